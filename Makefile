@@ -1,0 +1,37 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TESTS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast check bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable ".[dev]" --constraint constraints.txt
+	touch $@
+
+demo: $(STAMP)  ## from nothing to a calibrated ensemble on made-up images
+	$(BIN)/python -m lightning_calib demo
+
+check: $(STAMP)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check  ## everything that must hold: lint, types, doctests, tests
+	$(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
+
+test-fast: $(STAMP)  ## the tests that take less than a minute
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(TESTS)
+
+bench: $(STAMP)  ## speed and memory beside other libraries
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:  ## the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache

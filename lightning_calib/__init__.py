@@ -1,0 +1,3 @@
+"""Trustworthy confidences for segmentation ensembles."""
+
+__version__ = "0.1.0"

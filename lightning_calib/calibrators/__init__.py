@@ -1,0 +1,1 @@
+"""Post-hoc calibrators: modules from pooled logits to log-probabilities."""

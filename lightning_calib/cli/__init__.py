@@ -1,0 +1,1 @@
+"""The commands behind train.py and calibrate.py."""

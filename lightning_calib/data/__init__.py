@@ -1,0 +1,1 @@
+"""Images, stored outputs and how they are split."""

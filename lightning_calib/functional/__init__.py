@@ -1,0 +1,1 @@
+"""Pure tensor functions: the arithmetic that metrics and calibrators share."""

@@ -1,0 +1,1 @@
+"""Search, repeats, statistics and studies over many pipelines."""

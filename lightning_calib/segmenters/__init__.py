@@ -1,0 +1,1 @@
+"""Segmentation networks, their losses, schedules and inference."""

@@ -1,0 +1,1 @@
+"""Full-batch fitting of calibrators in plain torch."""

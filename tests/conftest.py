@@ -1,0 +1,43 @@
+"""Shared fixtures: the real data sets, and a machine that tests can share."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a worker: pytest-xdist fills the cores
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50, print_blob=True)
+hypothesis.settings.load_profile("ci")
+
+
+def real_data(name: str) -> Path:
+    """Folder of a real data set; skips the calling test where it is absent."""
+    root = os.environ.get("LIGHTNING_CALIB_DATA")
+    if not root:
+        pytest.skip("LIGHTNING_CALIB_DATA is not set: no real data on this machine")
+    folder = Path(root) / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} does not exist: no real data on this machine")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def camvid_root() -> Path:
+    return real_data("camvid")
+
+
+@pytest.fixture(scope="session")
+def hippocampus_root() -> Path:
+    return real_data("hippocampus")
+
+
+@pytest.fixture(scope="session")
+def massroads_root() -> Path:
+    return real_data("massroads")
