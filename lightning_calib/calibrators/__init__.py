@@ -1,1 +1,61 @@
 """Post-hoc calibrators: modules from pooled logits to log-probabilities."""
+
+from lightning_calib.calibrators.affine import (
+    AffineCalibrator,
+    AffineInput,
+    ConstrainedMatrixScaling,
+    DirichletCalibration,
+    MatrixScaling,
+    VectorScaling,
+    dirichlet_penalty,
+)
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.conditional import (
+    ArgmaxPreservingScaling,
+    ConditionalDirichletCalibration,
+    ConeScaling,
+    OrderPreservingScaling,
+)
+from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
+from lightning_calib.calibrators.pipeline import (
+    ALL_PIPELINES,
+    PAPER_BLOCKS,
+    PAPER_PIPELINES,
+    Pipeline,
+    PipelineName,
+    expand_pipelines,
+)
+from lightning_calib.calibrators.registry import CALIBRATORS, build
+from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
+from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
+
+__all__ = [
+    "ALL_PIPELINES",
+    "CALIBRATORS",
+    "PAPER_BLOCKS",
+    "PAPER_PIPELINES",
+    "AffineCalibrator",
+    "AffineInput",
+    "ArgmaxPreservingScaling",
+    "Calibrator",
+    "CanonicalLocalTemperatureScaling",
+    "ConditionalDirichletCalibration",
+    "ConeScaling",
+    "ConstrainedMatrixScaling",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "Identity",
+    "LocalTemperatureScaling",
+    "MatrixScaling",
+    "OrderPreservingScaling",
+    "Pipeline",
+    "PipelineName",
+    "TemperatureScaling",
+    "VectorScaling",
+    "build",
+    "dirichlet_penalty",
+    "expand_pipelines",
+    "load_calibrator",
+    "read_header",
+    "save_calibrator",
+]

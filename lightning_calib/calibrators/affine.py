@@ -1,0 +1,176 @@
+"""Affine calibrators shared by all voxels: VS, MS, MS_c and DC."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lightning_calib.calibrators.base import Calibrator
+
+
+@dataclass(frozen=True)
+class AffineInput:
+    """What an affine calibrator sees of a chunk of voxels.
+
+    Attributes:
+        features: ``x (B, C, n)``; scores are ``W x + b`` in canonical class order.
+        expert: which ``W, b`` each voxel uses, ``(B, n)``, or ``None`` where there is only one.
+        permutation: canonical order ``(B, C, n)`` with ``features = gather(logits, permutation)``, or ``None``
+            where classes stay in place. Class ``y`` sits at the position ``k`` with ``permutation[k] = y``.
+    """
+
+    features: Tensor
+    expert: Tensor | None = None
+    permutation: Tensor | None = None
+
+
+def dirichlet_penalty(weight: Tensor, bias: Tensor, lam: float, mu: float) -> Tensor:
+    r"""Regulariser on off-diagonal weights and biases (Kull et al. 2019), summed over experts.
+
+    .. math:: R(W, b) = \frac{\lambda}{C(C-1)} \sum_{i \ne j} W_{ij}^2 + \frac{\mu}{C} \sum_j b_j^2
+
+    Args:
+        weight: ``W (E, C, C)``, the full matrices: a gauge-fixed one would punish the identity.
+        bias: ``b (E, C)``.
+        lam: strength on the off-diagonal weights.
+        mu: strength on the biases.
+
+    Example:
+        >>> float(dirichlet_penalty(torch.eye(3)[None], torch.ones(1, 3), lam=1.0, mu=2.0))
+        2.0
+    """
+    num_classes = bias.shape[-1]
+    diagonal = torch.eye(num_classes, dtype=torch.bool, device=weight.device)
+    off_diagonal = weight.masked_fill(diagonal, 0).square().sum()
+    return lam / (num_classes * (num_classes - 1)) * off_diagonal + mu / num_classes * bias.square().sum()
+
+
+class AffineCalibrator(Calibrator):
+    """Calibrator of the form ``S(W x + b)``, with one ``W, b`` or one for each expert.
+
+    A subclass says what ``x`` is (:meth:`inputs`) and how its parameters make ``W`` and ``b``
+    (:meth:`assemble`); both are what the solvers and the penalty work on.
+    """
+
+    def inputs(self, logits: Tensor) -> AffineInput:
+        """Features, expert and class order of logits ``(B, C, n)`` that went through :meth:`start`."""
+        return AffineInput(logits)
+
+    def assemble(self) -> tuple[Tensor, Tensor]:
+        """``W (E, C, C)`` and ``b (E, C)``, differentiable in the parameters."""
+        raise NotImplementedError
+
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """``log S(W x + b)`` for a single expert."""
+        weight, bias = self.assemble()
+        features = self.inputs(logits).features
+        return (weight[0].to(logits) @ features + bias[0].to(logits).unsqueeze(-1)).log_softmax(dim=1)
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """:func:`dirichlet_penalty` of the assembled matrices."""
+        return dirichlet_penalty(*self.assemble(), lam, mu)
+
+
+class VectorScaling(AffineCalibrator):
+    """A scale and a bias for each class: ``S(diag(a) z + b)`` (Guo et al. 2017). Not translation invariant.
+
+    Example:
+        >>> VectorScaling(2)(torch.zeros(1, 2)).exp()
+        tensor([[0.5000, 0.5000]], grad_fn=<ExpBackward0>)
+    """
+
+    name: ClassVar[str] = "vs"
+    translation_invariant = False
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
+        super().__init__(num_classes, spatial_dims)
+        self.scale = nn.Parameter(torch.ones(num_classes))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """``log S(diag(a) z + b)`` without the matrix."""
+        return (logits * self.scale.unsqueeze(-1) + self.bias.unsqueeze(-1)).log_softmax(dim=1)
+
+    def assemble(self) -> tuple[Tensor, Tensor]:
+        """``W = diag(a)``."""
+        return torch.diag(self.scale).unsqueeze(0), self.bias.unsqueeze(0)
+
+    @property
+    def num_identifiable(self) -> int:
+        """A common bias cancels in the softmax."""
+        return 2 * self.num_classes - 1
+
+
+class MatrixScaling(AffineCalibrator):
+    """A full matrix: ``S(W z + b)`` (Guo et al. 2017). Not translation invariant.
+
+    Adding ``c`` to all logits adds ``c W 1``: for large ``c`` the output becomes one-hot at the largest row sum,
+    whatever the prediction was.
+
+    Example:
+        >>> MatrixScaling(2)(torch.zeros(1, 2)).exp()
+        tensor([[0.5000, 0.5000]], grad_fn=<ExpBackward0>)
+    """
+
+    name: ClassVar[str] = "ms"
+    translation_invariant = False
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
+        super().__init__(num_classes, spatial_dims)
+        self.weight = nn.Parameter(torch.eye(num_classes))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def assemble(self) -> tuple[Tensor, Tensor]:
+        """``W`` and ``b`` as they are stored."""
+        return self.weight.unsqueeze(0), self.bias.unsqueeze(0)
+
+    @property
+    def num_identifiable(self) -> int:
+        """A common row of ``W`` and a common bias cancel in the softmax."""
+        return self.num_classes**2 - 1
+
+
+class ConstrainedMatrixScaling(AffineCalibrator):
+    """Matrix scaling whose rows have one common sum ``s``, which makes it translation invariant.
+
+    The first ``C - 1`` columns are free; the last one completes each row to ``s``.
+
+    Example:
+        >>> ConstrainedMatrixScaling(3).assemble()[0].sum(-1)
+        tensor([[1., 1., 1.]], grad_fn=<SumBackward1>)
+    """
+
+    name: ClassVar[str] = "ms_c"
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
+        super().__init__(num_classes, spatial_dims)
+        self.free = nn.Parameter(torch.eye(num_classes)[:, :-1].contiguous())
+        self.row_sum = nn.Parameter(torch.ones(()))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def assemble(self) -> tuple[Tensor, Tensor]:
+        """``W`` with its last column filled in."""
+        last = self.row_sum - self.free.sum(dim=1, keepdim=True)
+        return torch.cat([self.free, last], dim=1).unsqueeze(0), self.bias.unsqueeze(0)
+
+    @property
+    def num_identifiable(self) -> int:
+        """A common free row, the common bias and with them the row sum are gauge."""
+        return self.num_classes * (self.num_classes - 1)
+
+
+class DirichletCalibration(MatrixScaling):
+    """Matrix scaling of log-probabilities: ``S(W log S(z) + b)`` (Kull et al. 2019).
+
+    Example:
+        >>> DirichletCalibration(2)(torch.zeros(1, 2)).exp()
+        tensor([[0.5000, 0.5000]], grad_fn=<ExpBackward0>)
+    """
+
+    name: ClassVar[str] = "dc"
+    translation_invariant = True
+
+    def inputs(self, logits: Tensor) -> AffineInput:
+        """``x = log S(z)``."""
+        return AffineInput(logits.log_softmax(dim=1))

@@ -1,0 +1,144 @@
+"""What every calibrator shares: input checks, precision, chunks of voxels, preservation, the penalty."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.preservation import preserve
+
+# Values in a chunk of voxels, over all classes: temporaries of `calibrate` stay within a few of these (8 MiB).
+CHUNK_VALUES = 2**21
+
+
+class Calibrator(nn.Module):
+    """Map from pooled logits to calibrated log-probabilities.
+
+    ``forward`` takes logits ``(B, C, *S)`` with any number of spatial axes (also none) in float16, bfloat16,
+    float32 or float64 and returns normalised log-probabilities of the same shape, in float32 or, where input or
+    parameters are wider, in float64. Autocast is off inside. Every calibrator starts at the identity.
+
+    A subclass sets the class facts and writes :meth:`calibrate`; translation-invariant ones get logits whose
+    maximum is 0 at every voxel, so that an exact shift of the logits gives the same bits. Where ``preserves`` is
+    set, the result is checked at every voxel and repaired in the last ulp where rounding broke the promise.
+
+    Attributes:
+        name: key in the registry.
+        translation_invariant: whether adding a constant to all logits of a voxel changes nothing.
+        preserves: what of the input's ranking is kept: ``"order"``, ``"argmax"`` or nothing.
+        monotone: whether every step after the logits is a non-decreasing function of them in floating point too
+            (the same subtraction and division for all classes of a voxel): order then cannot invert by rounding,
+            only merge, and checking the argmax is enough.
+
+    Args:
+        num_classes: ``C``, at least 2.
+        spatial_dims: number of spatial axes of the images, 2 or 3; only spatial calibrators look at it.
+    """
+
+    name: ClassVar[str]
+    translation_invariant: bool = True
+    preserves: Cone | None = None
+    monotone: bool = False
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ValueError(f"a calibrator needs at least 2 classes, got num_classes={num_classes}")
+        if spatial_dims not in (2, 3):
+            raise ValueError(f"spatial_dims must be 2 or 3, got {spatial_dims}")
+        self.num_classes = num_classes
+        self.spatial_dims = spatial_dims
+
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of logits ``(B, C, n)`` that are already in the precision of the computation."""
+        raise NotImplementedError
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``."""
+        self.check_input(logits)
+        with torch.autocast(logits.device.type, enabled=False):
+            return self.apply_to(logits.to(self.compute_dtype(logits)))
+
+    def apply_to(self, logits: Tensor) -> Tensor:
+        """Calibrate voxel by voxel, in chunks; calibrators that look at neighbours replace this."""
+        flat = logits.T.unsqueeze(0) if logits.ndim == 2 else logits.flatten(2)  # (B, C, n)
+        done = [self.finish(self.calibrate(self.start(part)), part) for part in self.chunks(flat)]
+        log_probs = torch.cat(done, dim=-1)
+        return log_probs[0].T if logits.ndim == 2 else log_probs.view(logits.shape)
+
+    def chunks(self, flat: Tensor) -> Iterator[Tensor]:
+        """Views of ``(B, C, n)`` small enough for the temporaries of :meth:`calibrate`."""
+        if torch.compiler.is_compiling():  # an exported graph cannot loop over an unknown size
+            yield flat
+            return
+        yield from torch.split(flat, max(1, CHUNK_VALUES // (flat.shape[0] * flat.shape[1])), dim=-1)
+
+    def start(self, logits: Tensor) -> Tensor:
+        """Subtract each voxel's maximum where the calibrator is translation invariant."""
+        return logits - logits.amax(dim=1, keepdim=True) if self.translation_invariant else logits
+
+    def finish(self, log_probs: Tensor, logits: Tensor) -> Tensor:
+        """Mend what rounding broke of a declared preservation."""
+        if self.preserves is None:
+            return log_probs
+        return preserve(log_probs, logits, "argmax" if self.monotone else self.preserves)
+
+    def compute_dtype(self, logits: Tensor) -> torch.dtype:
+        """float32, or float64 where the input or a parameter is."""
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        for parameter in self.parameters():
+            dtype = torch.promote_types(dtype, parameter.dtype)
+        return dtype
+
+    def check_input(self, logits: Tensor) -> None:
+        """Refuse what cannot be logits of this calibrator's classes."""
+        expected = f"expected floating-point logits (B, {self.num_classes}, *S)"
+        if logits.ndim < 2:
+            raise ValueError(f"{expected}, got the shape {tuple(logits.shape)} without a class axis")
+        if not logits.is_floating_point():
+            raise ValueError(f"{expected}, got {logits.dtype}; convert with .float()")
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(
+                f"{expected}, got the shape {tuple(logits.shape)} with {logits.shape[1]} entries on axis 1; "
+                f"is the class axis elsewhere, or was the calibrator built for other data?"
+            )
+        if logits.numel() == 0 or torch.compiler.is_compiling():
+            return
+        low, high = torch.aminmax(logits.detach())  # NaN goes through to both
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            bad = (~torch.isfinite(logits)).nonzero()
+            raise ValueError(
+                f"logits must be finite, got {logits[tuple(bad[0])].item()} at {tuple(bad[0].tolist())} and "
+                f"{len(bad) - 1} more such values; look for float16 overflow or log(0) where they were made"
+            )
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """Regulariser of the fit; nothing for calibrators without a matrix."""
+        return torch.zeros((), dtype=torch.float32)
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Bring parameters back into their bounds after an optimiser's step."""
+
+    @property
+    def num_optimized(self) -> int:
+        """Number of fitted scalars."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def num_identifiable(self) -> int:
+        """Number of fitted scalars less the directions that softmax cannot see."""
+        return self.num_optimized
+
+    def options(self) -> dict[str, str | int | bool]:
+        """Constructor arguments beyond the number of classes and axes; stored with the calibrator."""
+        return {}
+
+    def extra_repr(self) -> str:
+        """Facts for ``print``."""
+        return (
+            f"num_classes={self.num_classes}, translation_invariant={self.translation_invariant}, "
+            f"preserves={self.preserves}"
+        )

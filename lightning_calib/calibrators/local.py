@@ -1,0 +1,148 @@
+"""Local temperature scaling: a temperature for each voxel, predicted from the logits around it."""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.functional.cones import Cone
+
+KERNEL, DILATION = 5, 2
+PADDING = DILATION * (KERNEL // 2)
+NUM_LEAVES, NUM_GATES = 4, 3
+
+MIN_TEMPERATURE = 0.01
+# softplus of this is 0.99: with leaves of 1 the temperature is 0.01 + 0.99 = 1.
+_SOFTPLUS_START = math.log(math.expm1(1 - MIN_TEMPERATURE))
+
+# Equal gates would give all leaves the same gradient and the gates none, for ever: seven convolutions as one.
+GATE_START_STD = 0.01
+
+
+def reflection_index(size: int, padding: int, device: torch.device) -> Tensor:
+    """Indices that pad an axis by reflection, as often as needed; an axis of size 1 is repeated.
+
+    Example:
+        >>> reflection_index(3, 4, torch.device("cpu")).tolist()
+        [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
+    """
+    period = max(2 * (size - 1), 1)
+    position = torch.arange(-padding, size + padding, device=device).remainder(period)
+    return torch.minimum(position, period - position) if size > 1 else torch.zeros_like(position)
+
+
+class LocalTemperatureScaling(Calibrator):
+    r"""Temperature map from a tree of gated convolutions (Ding et al. 2021, ``logits`` branch).
+
+    Seven convolutions ``C -> 1`` (kernel 5, dilation 2, reflection padding) give four leaves ``t_k`` and three
+    gates ``s_k`` in (0, 1):
+
+    .. math::
+        a = t_1 s_1 + t_2 (1 - s_1), \quad b = t_3 s_2 + t_4 (1 - s_2), \quad t = a s_3 + b (1 - s_3)
+
+        T = 0.01 + \mathrm{softplus}(t - 1 + \log(e^{0.99} - 1)), \qquad q = S(z / T)
+
+    Leaves start at 1 and gates near one half, so that ``T = 1``. The published code starts all seven
+    convolutions at zero, where the leaves receive equal gradients and the gates none: it trains one convolution.
+
+    On volumes the convolutions stay in a plane: each slice along ``through_plane`` is an image.
+
+    Args:
+        num_classes: ``C``.
+        spatial_dims: 2, or 3 for volumes ``(B, C, D, H, W)``.
+        canonical: feed log-probabilities to the convolutions instead of raw logits; this makes the calibrator
+            translation invariant.
+        through_plane: spatial axis of a volume that the convolutions leave alone (0 for ``D``).
+
+    Example:
+        >>> calibrator = LocalTemperatureScaling(3, canonical=True)
+        >>> calibrator.temperature(torch.randn(1, 3, 8, 8)).shape
+        torch.Size([1, 1, 8, 8])
+    """
+
+    name: ClassVar[str] = "lts"
+    translation_invariant: bool = False
+    preserves: Cone | None = "order"
+    monotone = True
+
+    def __init__(
+        self, num_classes: int, spatial_dims: int = 2, canonical: bool = False, through_plane: int = 0
+    ) -> None:
+        super().__init__(num_classes, spatial_dims)
+        if not 0 <= through_plane < 3:
+            raise ValueError(f"through_plane is a spatial axis of a volume, 0, 1 or 2; got {through_plane}")
+        self.canonical = canonical
+        self.through_plane = through_plane
+        self.translation_invariant = canonical
+        self.convolutions = nn.Conv2d(num_classes, NUM_LEAVES + NUM_GATES, KERNEL, dilation=DILATION)
+        nn.init.zeros_(self.convolutions.weight)
+        assert self.convolutions.bias is not None
+        nn.init.zeros_(self.convolutions.bias)
+        with torch.no_grad():
+            self.convolutions.weight[NUM_LEAVES:].normal_(std=GATE_START_STD)
+
+    def temperature(self, logits: Tensor) -> Tensor:
+        """Temperature map ``(B, 1, *S)`` of logits ``(B, C, *S)``."""
+        field = logits.log_softmax(dim=1) if self.canonical else logits
+        weight = self.convolutions.weight.to(logits.dtype)
+        bias = None if self.convolutions.bias is None else self.convolutions.bias.to(logits.dtype)
+        slices = self._to_slices(field)  # (N, C, H, W)
+        for axis in (2, 3):
+            index = reflection_index(slices.shape[axis], PADDING, slices.device)
+            slices = slices.index_select(axis, index)
+        maps = nn.functional.conv2d(slices, weight, bias, dilation=DILATION)  # (N, 7, H, W)
+        leaves, gates = 1 + maps[:, :NUM_LEAVES], maps[:, NUM_LEAVES:].sigmoid()
+        left = torch.lerp(leaves[:, 1], leaves[:, 0], gates[:, 0])
+        right = torch.lerp(leaves[:, 3], leaves[:, 2], gates[:, 1])
+        root = torch.lerp(right, left, gates[:, 2])
+        temperature = MIN_TEMPERATURE + nn.functional.softplus(root - 1 + _SOFTPLUS_START)
+        return self._from_slices(temperature.unsqueeze(1), logits)
+
+    def apply_to(self, logits: Tensor) -> Tensor:
+        """Scale each voxel by its own temperature; the neighbourhood rules out chunks of voxels."""
+        if logits.ndim != 2 + self.spatial_dims:
+            raise ValueError(
+                f"local temperature scaling with spatial_dims={self.spatial_dims} needs logits with "
+                f"{2 + self.spatial_dims} axes, got the shape {tuple(logits.shape)}"
+            )
+        shifted = logits - logits.amax(dim=1, keepdim=True)  # softmax and the division do not mind
+        field = shifted if self.canonical else logits
+        return self.finish((shifted / self.temperature(field)).log_softmax(dim=1), logits)
+
+    def _to_slices(self, field: Tensor) -> Tensor:
+        """Images of a volume: ``(B, C, D, H, W)`` to ``(B D, C, H, W)``."""
+        if self.spatial_dims == 2:
+            return field
+        return field.movedim(2 + self.through_plane, 1).flatten(0, 1)
+
+    def _from_slices(self, slices: Tensor, logits: Tensor) -> Tensor:
+        """Undo :meth:`_to_slices` for a single channel."""
+        if self.spatial_dims == 2:
+            return slices
+        return torch.unflatten(slices, 0, (logits.shape[0], -1)).movedim(1, 2 + self.through_plane)
+
+    def options(self) -> dict[str, str | int | bool]:
+        """Which plane; the registry's name says whether inputs are canonical."""
+        return {"through_plane": self.through_plane}
+
+
+class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
+    """Local temperature scaling on log-probabilities, translation invariant: the registry's ``lts_ti``.
+
+    Args:
+        num_classes: ``C``.
+        spatial_dims: 2 or 3.
+        through_plane: spatial axis of a volume that the convolutions leave alone.
+
+    Example:
+        >>> CanonicalLocalTemperatureScaling(2).num_optimized
+        357
+    """
+
+    name: ClassVar[str] = "lts_ti"
+    translation_invariant: bool = True
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2, through_plane: int = 0) -> None:
+        super().__init__(num_classes, spatial_dims, canonical=True, through_plane=through_plane)

@@ -1,0 +1,139 @@
+"""Pipelines: a pooling and a calibrator under one name such as ``cms_op(p)``."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor, nn
+
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.registry import CALIBRATORS, build, calibrator_class
+from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
+
+
+@dataclass(frozen=True, order=True)
+class PipelineName:
+    """A pipeline's name, with what follows from it alone.
+
+    Args:
+        calibrator: key of ``CALIBRATORS``.
+        pooling: ``"z"``, ``"p"`` or ``"p0"``.
+
+    Example:
+        >>> name = PipelineName.parse("ms(p)")
+        >>> str(name), name.translation_invariant, PipelineName.parse("ms(z)").translation_invariant
+        ('ms(p)', True, False)
+    """
+
+    calibrator: str
+    pooling: Pooling
+
+    def __post_init__(self) -> None:
+        """Refuse unknown parts."""
+        calibrator_class(self.calibrator)
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``calibrator(pooling)``."""
+        match = re.fullmatch(r"\s*(\w+)\s*\(\s*(\w+)\s*\)\s*", text)
+        if match is None:
+            raise ValueError(
+                f"{text!r} is not a pipeline; write calibrator(pooling), such as cms_op(p), with a calibrator of "
+                f"{', '.join(CALIBRATORS)} and a pooling of {', '.join(POOLINGS)}"
+            )
+        calibrator, pooling = match.groups()
+        return cls(calibrator, pooling)  # type: ignore[arg-type]  # __post_init__ checks it
+
+    def __str__(self) -> str:
+        """The form that :meth:`parse` reads."""
+        return f"{self.calibrator}({self.pooling})"
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether shifts of a member's logits change nothing: by the calibrator, or because ``p`` forgets them."""
+        return self.pooling == "p" or calibrator_class(self.calibrator).translation_invariant
+
+    @property
+    def preserves(self) -> Cone | None:
+        """What is kept of the pooled logits' ranking."""
+        return calibrator_class(self.calibrator).preserves
+
+
+class Pipeline(nn.Module):
+    """Member logits to calibrated log-probabilities.
+
+    Args:
+        pooling: how the members become one map.
+        calibrator: what calibrates the pooled map.
+
+    Example:
+        >>> import torch
+        >>> pipeline = Pipeline.parse("cms_op(p)", num_classes=3)
+        >>> pipeline(torch.randn(1, 5, 3, 8, 8)).shape
+        torch.Size([1, 3, 8, 8])
+    """
+
+    def __init__(self, pooling: Pooling, calibrator: Calibrator) -> None:
+        super().__init__()
+        self.pipeline_name = PipelineName(calibrator.name, pooling)
+        self.calibrator = calibrator
+
+    @classmethod
+    def parse(cls, name: str, num_classes: int, spatial_dims: int = 2, **options: str | int | bool) -> Self:
+        """Pipeline at the identity from a name such as ``cms_op(p)``."""
+        parsed = PipelineName.parse(name)
+        return cls(parsed.pooling, build(parsed.calibrator, num_classes, spatial_dims, **options))
+
+    @property
+    def pooling(self) -> Pooling:
+        """How members are pooled."""
+        return self.pipeline_name.pooling
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether shifts of a member's logits change nothing."""
+        return self.pooling == "p" or self.calibrator.translation_invariant
+
+    @property
+    def preserves(self) -> Cone | None:
+        """What is kept of the pooled logits' ranking."""
+        return self.calibrator.preserves
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Log-probabilities ``(B, C, *S)`` of member logits ``(B, M, C, *S)``."""
+        log_probs: Tensor = self.calibrator(pool(logits, self.pooling))
+        return log_probs
+
+    def __str__(self) -> str:
+        """The pipeline's name."""
+        return str(self.pipeline_name)
+
+
+# Blocks (a) to (f) of the paper's main table, in its order.
+PAPER_BLOCKS: dict[str, tuple[str, ...]] = {
+    "a": ("identity(p0)", "identity(p)", "identity(z)"),
+    "b": ("ms(z)", "dc(z)", "ms_c(z)"),
+    "c": ("lts(z)", "lts_ti(z)"),
+    "d": ("cdc(p)", "cms_ap(p)", "cms_op(p)", "cdc(z)", "cms_ap(z)", "cms_op(z)"),
+    "e": ("ts(p)", "ts(z)", "ets(p)", "ets(z)"),
+    "f": ("dc(p)",),
+}
+PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values() for name in block)
+ALL_PIPELINES: tuple[str, ...] = ("identity(p0)", *(f"{c}({p})" for c in CALIBRATORS for p in ("p", "z")))
+
+
+def expand_pipelines(names: list[str]) -> list[PipelineName]:
+    """Pipelines of a list that may hold the words ``paper`` and ``all``; each once, in order.
+
+    Example:
+        >>> [str(name) for name in expand_pipelines(["ts(z)", "ms(z)", "ts(z)"])]
+        ['ts(z)', 'ms(z)']
+        >>> len(expand_pipelines(["paper"]))
+        19
+    """
+    groups = {"paper": PAPER_PIPELINES, "all": ALL_PIPELINES}
+    expanded = [name for text in names for name in groups.get(text, (text,))]
+    return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))

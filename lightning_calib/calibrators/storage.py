@@ -1,0 +1,93 @@
+"""Calibrators in one safetensors file with a JSON header; no pickle."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.registry import build
+
+FORMAT_VERSION = 1
+_HEADER = "lightning_calib"
+
+
+def save_calibrator(
+    path: str | Path,
+    calibrator: Calibrator,
+    class_names: list[str] | None = None,
+    fitted: dict[str, Any] | None = None,
+) -> None:
+    """Write a calibrator; the file appears whole or not at all.
+
+    Args:
+        path: file to write, by custom ``*.safetensors``.
+        calibrator: what to store.
+        class_names: names of its classes.
+        fitted: how it was fitted; anything that JSON can hold.
+
+    Example:
+        >>> import tempfile
+        >>> from lightning_calib.calibrators import build, load_calibrator
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_calibrator(f"{folder}/ts.safetensors", build("ts", 3), fitted={"voxels": 100})
+        ...     load_calibrator(f"{folder}/ts.safetensors").name
+        'ts'
+    """
+    if class_names is not None and len(class_names) != calibrator.num_classes:
+        raise ValueError(f"{len(class_names)} class names for {calibrator.num_classes} classes")
+    header = {
+        "format_version": FORMAT_VERSION,
+        "name": calibrator.name,
+        "num_classes": calibrator.num_classes,
+        "spatial_dims": calibrator.spatial_dims,
+        "options": calibrator.options(),
+        "class_names": class_names,
+        "fitted": fitted,
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    tensors = {key: value.detach().cpu().contiguous() for key, value in calibrator.state_dict().items()}
+    try:
+        save_file(tensors, aside, metadata={_HEADER: json.dumps(header)})
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """The JSON header of a calibrator file: name, classes, options, how it was fitted."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no calibrator file at {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); write it again") from error
+    if _HEADER not in metadata:
+        raise ValueError(f"{path} is a safetensors file, but not one of a calibrator: its header lacks {_HEADER!r}")
+    header: dict[str, Any] = json.loads(metadata[_HEADER])
+    if header["format_version"] > FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {header['format_version']}, newer than this library's {FORMAT_VERSION}; "
+            f"install a newer lightning-calib"
+        )
+    return header
+
+
+def load_calibrator(path: str | Path) -> Calibrator:
+    """Calibrator of a file that :func:`save_calibrator` wrote."""
+    header = read_header(path)
+    calibrator = build(header["name"], header["num_classes"], header["spatial_dims"], **header["options"])
+    with safe_open(Path(path), framework="pt") as file:
+        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
+    for key, parameter in calibrator.named_parameters():
+        if key in state:
+            parameter.data = parameter.data.to(state[key].dtype)  # a float64 fit stays float64
+    calibrator.load_state_dict(state)
+    return calibrator

@@ -1,0 +1,91 @@
+"""Last-ulp repair of log-probabilities that must keep the argmax or the class order of their logits.
+
+On paper a preserving calibrator never changes a decision. In floating point, rounding merges neighbours one ulp
+apart, zero weights tie the winner with another class (and argmax takes the lower index), and sums of
+exponentials can swap nearly equal entries. These functions look at every voxel and touch only the broken ones.
+"""
+
+import torch
+from torch import Tensor
+
+from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.experts import winning_class
+
+
+def _may_skip(broken: Tensor) -> bool:
+    """Whether nothing is broken; under export, where values are unknown, the repair always stays in the graph."""
+    return not torch.compiler.is_compiling() and not bool(broken.any())
+
+
+def restore_argmax(log_probs: Tensor, logits: Tensor) -> Tensor:
+    """Make the argmax (lowest index among equals) of ``log_probs`` that of ``logits``.
+
+    Where they differ, the logits' winner gets the next float above the maximum.
+
+    Args:
+        log_probs: ``(B, C, *S)``, float32 or float64.
+        logits: ``(B, C, *S)``.
+
+    Example:
+        >>> restore_argmax(torch.tensor([[-0.7, -0.7]]), torch.tensor([[1.0, 2.0]])).argmax(1)
+        tensor([1])
+    """
+    winner = winning_class(logits, keepdim=True)
+    broken = winning_class(log_probs, keepdim=True) != winner
+    if _may_skip(broken):
+        return log_probs
+    top = log_probs.amax(dim=1, keepdim=True)
+    above = torch.nextafter(top, torch.full_like(top, torch.inf))
+    return log_probs.scatter(1, winner, torch.where(broken, above, log_probs.gather(1, winner)))
+
+
+def restore_order(log_probs: Tensor, logits: Tensor) -> Tensor:
+    """Make the class order of ``log_probs`` that of ``logits``: no pair inverted, the same argmax.
+
+    In descending order of the logits (equal ones in index order), inverted values become their running minimum.
+
+    Args:
+        log_probs: ``(B, C, *S)``, float32 or float64.
+        logits: ``(B, C, *S)``.
+
+    Example:
+        >>> restore_order(torch.tensor([[-1.0, -3.0, -2.5]]), torch.tensor([[3.0, 2.0, 1.0]]))
+        tensor([[-1., -3., -3.]])
+    """
+    order = logits.argsort(dim=1, descending=True, stable=True)
+    ranked = log_probs.gather(1, order)
+    broken = ranked[:, 1:] > ranked[:, :-1]
+    if not _may_skip(broken):
+        log_probs = log_probs.scatter(1, order, ranked.cummin(dim=1).values)
+    return restore_argmax(log_probs, logits)
+
+
+class _Repair(torch.autograd.Function):
+    """Repaired values forward, the untouched gradient backward."""
+
+    @staticmethod
+    def forward(ctx: object, log_probs: Tensor, repaired: Tensor) -> Tensor:
+        return repaired.clone()
+
+    @staticmethod
+    def backward(ctx: object, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0], None
+
+
+def preserve(log_probs: Tensor, logits: Tensor, cone: Cone) -> Tensor:
+    """Repair ``log_probs`` outside the autograd graph; see :func:`restore_argmax` and :func:`restore_order`.
+
+    Args:
+        log_probs: ``(B, C, *S)``, float32 or float64.
+        logits: what they were calibrated from, ``(B, C, *S)``.
+        cone: what must be kept.
+
+    Example:
+        >>> preserve(torch.tensor([[-0.7, -0.7]]), torch.tensor([[1.0, 2.0]]), "order").argmax(1)
+        tensor([1])
+    """
+    restore = restore_order if cone == "order" else restore_argmax
+    fixed = restore(log_probs.detach(), logits.detach())
+    if not log_probs.requires_grad:
+        return fixed
+    return log_probs if fixed.data_ptr() == log_probs.data_ptr() else _Repair.apply(log_probs, fixed)
