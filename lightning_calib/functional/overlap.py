@@ -1,0 +1,48 @@
+"""Overlap of predicted and true classes."""
+
+import torch
+from torch import Tensor
+
+
+def class_counts(confusion: Tensor) -> Tensor:
+    """Voxels of each class that agree, that are predicted, that are labelled ``(..., C, 3)``.
+
+    Args:
+        confusion: int64 voxels of each true and predicted class ``(..., C, C)``.
+
+    Example:
+        >>> class_counts(torch.tensor([[5, 1], [0, 2]]))
+        tensor([[5, 5, 6],
+                [2, 3, 2]])
+    """
+    agree = confusion.diagonal(dim1=-2, dim2=-1)
+    return torch.stack([agree, confusion.sum(dim=-2), confusion.sum(dim=-1)], dim=-1)
+
+
+def dice(counts: Tensor, include_background: bool = True, background: int = 0) -> Tensor:
+    r"""Dice score, averaged over the classes that occur.
+
+    .. math:: \frac{1}{|P|} \sum_{c \in P} \frac{2\,\mathrm{TP}_c}{2\,\mathrm{TP}_c + \mathrm{FP}_c + \mathrm{FN}_c}
+
+    with ``P`` the classes present in target or prediction. A class that is in neither says nothing about the
+    segmentation and is left out; no class left gives NaN.
+
+    Args:
+        counts: ``(..., C, 3)`` from :func:`class_counts`.
+        include_background: whether the background is one of the classes.
+        background: which class it is.
+
+    Returns:
+        float64 ``(...)``.
+
+    Example:
+        >>> dice(torch.tensor([[5, 5, 6], [2, 3, 2]]), include_background=False)
+        tensor(0.8000, dtype=torch.float64)
+    """
+    num_classes = counts.shape[-2]
+    if not include_background:
+        if not 0 <= background < num_classes:
+            raise ValueError(f"background {background} is not one of the {num_classes} classes")
+        counts = counts[..., torch.arange(num_classes) != background, :]
+    agree, predicted, labelled = counts.double().unbind(dim=-1)
+    return (2 * agree / (predicted + labelled)).nanmean(dim=-1)

@@ -1,0 +1,269 @@
+"""Scores of a batch as plain functions: each one figure from log-probabilities and labels."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lightning_calib.functional.averages import Average, mean_over_images, reduce_images
+from lightning_calib.functional.binning import BinTable, table_size
+from lightning_calib.functional.boundary import BANDS, boundary_distance
+from lightning_calib.functional.flips import FlipTable
+from lightning_calib.functional.statistics import image_statistics
+
+
+def negative_log_likelihood(
+    log_probs: Tensor, target: Tensor, ignore_index: int | None = None, average: Average = "image"
+) -> Tensor:
+    r"""Mean of ``-log q_y`` over the voxels of an image, then over images.
+
+    .. math:: -\frac1N \sum_v \log q_{y_v}(v)
+
+    with ``q`` the predicted distribution, ``y`` the label and ``N`` the voxels that count.
+
+    Args:
+        log_probs: normalised log-probabilities ``(B, C, *S)``; ``(N, C)`` is one image of ``N`` voxels.
+        target: integer labels ``(B, *S)``.
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
+
+    Returns:
+        float64 scalar; NaN, with a warning, where no voxel counts.
+
+    Example:
+        >>> import torch
+        >>> round(negative_log_likelihood(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0])).item(), 4)
+        0.6931
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
+    return reduce_images(statistics, lambda s: s.negative_log_likelihood(), average)
+
+
+def brier_score(
+    log_probs: Tensor, target: Tensor, ignore_index: int | None = None, average: Average = "image"
+) -> Tensor:
+    r"""Mean squared distance of the predicted distribution to the label.
+
+    .. math:: \frac1N \sum_v \sum_c \bigl(q_c(v) - [y_v = c]\bigr)^2
+
+    Between 0 and 2 (Brier 1950, summed over classes). Arguments and result as in
+    :func:`negative_log_likelihood`.
+
+    Example:
+        >>> import torch
+        >>> brier_score(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
+    return reduce_images(statistics, lambda s: s.brier_score(), average)
+
+
+def dice_score(
+    log_probs: Tensor,
+    target: Tensor,
+    ignore_index: int | None = None,
+    average: Average = "image",
+    include_background: bool = True,
+    background: int = 0,
+) -> Tensor:
+    """Dice score of the argmax, averaged over the classes that occur in an image, then over images.
+
+    The formula stands at :func:`~lightning_calib.functional.overlap.dice`; the other arguments and the result
+    are those of :func:`negative_log_likelihood`. An image without a class to score is left out.
+
+    Args:
+        log_probs: ``(B, C, *S)``.
+        target: ``(B, *S)``.
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` or ``"pool"``.
+        include_background: whether the background is one of the classes.
+        background: which class it is.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
+        >>> round(dice_score(log_probs, torch.tensor([0, 1, 1])).item(), 4)
+        0.6667
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
+    return reduce_images(statistics, lambda s: s.dice_score(include_background, background), average)
+
+
+def expected_calibration_error(
+    log_probs: Tensor,
+    target: Tensor,
+    num_bins: int = 50,
+    ignore_index: int | None = None,
+    average: Average = "image",
+) -> Tensor:
+    r"""Gap between confidence and accuracy, weighted by how many voxels have that confidence.
+
+    .. math:: \sum_k \frac{n_k}{N} \lvert \mathrm{acc}_k - \mathrm{conf}_k \rvert
+
+    over equal bins ``k`` of the top-label confidence ``max_c q_c``, with ``n_k`` voxels in the bin, their
+    accuracy and mean confidence (Guo et al. 2017). The last bin is closed; see
+    :func:`~lightning_calib.functional.binning.bin_index`. Arguments and result as in
+    :func:`negative_log_likelihood`.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> expected_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
+        tensor(0.2500, dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins)
+    return reduce_images(statistics, lambda s: s.expected_calibration_error(num_bins), average)
+
+
+def average_calibration_error(
+    log_probs: Tensor,
+    target: Tensor,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+    average: Average = "pool",
+) -> Tensor:
+    r"""Gaps between confidence and accuracy, every non-empty bin counting the same.
+
+    .. math:: \frac{1}{|\{k : n_k > 0\}|} \sum_{k : n_k > 0} \lvert \mathrm{acc}_k - \mathrm{conf}_k \rvert
+
+    with the bins of :func:`expected_calibration_error`. Not the *adaptive* error of equal-mass bins, which
+    some libraries shorten to ACE too. All voxels are pooled by default: bins with few voxels are noisy.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> average_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
+        tensor(0.2500, dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins)
+    return reduce_images(statistics, lambda s: s.average_calibration_error(num_bins), average)
+
+
+def maximum_calibration_error(
+    log_probs: Tensor,
+    target: Tensor,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+    average: Average = "pool",
+) -> Tensor:
+    """The largest gap between confidence and accuracy among the bins that hold voxels.
+
+    Bins, arguments and result as in :func:`average_calibration_error`.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> maximum_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
+        tensor(0.2500, dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins)
+    return reduce_images(statistics, lambda s: s.maximum_calibration_error(num_bins), average)
+
+
+def classwise_calibration_error(
+    log_probs: Tensor,
+    target: Tensor,
+    num_bins: int = 50,
+    ignore_index: int | None = None,
+    average: Average = "image",
+) -> Tensor:
+    r"""Expected calibration error of each class's probability, averaged over all classes.
+
+    .. math:: \frac1C \sum_c \sum_k \frac{n_{ck}}{N}
+        \Bigl\lvert \frac{\#\{y = c\}_{ck}}{n_{ck}} - \bar q_{ck} \Bigr\rvert
+
+    with bins ``k`` of ``q_c`` over all voxels (Kull et al. 2019). Arguments and result as in
+    :func:`negative_log_likelihood`.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> classwise_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
+        tensor(0.2500, dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins, classwise=True)
+    return reduce_images(statistics, lambda s: s.classwise_calibration_error(num_bins), average)
+
+
+def boundary_aware_calibration_error(
+    log_probs: Tensor,
+    target: Tensor,
+    ignore_index: int | None = None,
+    bands: Sequence[float] = BANDS,
+    distance: Tensor | None = None,
+) -> Tensor:
+    """Gaps between uncertainty and error in bands of distance to the target's boundary, mean over images.
+
+    The formula stands at :meth:`~lightning_calib.functional.boundary.BandTable.error`: bands near the boundary
+    weigh more, empty bands do not count (Zeevi et al. 2025, weighted by inverse mean distance).
+
+    Args:
+        log_probs: ``(B, C, *S)``.
+        target: ``(B, *S)``.
+        ignore_index: label of voxels that neither count nor make a boundary.
+        bands: edges of the bands, from 0 to infinity.
+        distance: ``boundary_distance(target)``, where it is at hand: it depends on the target only.
+
+    Returns:
+        float64 scalar; NaN, with a warning, where no voxel counts.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([0.75, 0.25]).log().view(1, 2, 1).expand(1, 2, 4)
+        >>> boundary_aware_calibration_error(log_probs, torch.tensor([[0, 0, 1, 1]]))
+        tensor(0.2500, dtype=torch.float64)
+    """
+    distance = boundary_distance(target, ignore_index) if distance is None else distance
+    statistics = image_statistics(
+        log_probs, target, ignore_index=ignore_index, distance=distance, bands=bands, num_bins=1
+    )
+    return mean_over_images(statistics.boundary_aware_calibration_error())
+
+
+def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> FlipTable:
+    """Changed predictions of each image: how many, harmful, beneficial, neutral ``(B,)``.
+
+    Args:
+        log_probs: ``(B, C, *S)`` after calibration.
+        target: ``(B, *S)``.
+        reference: the pooled input's scores ``(B, C, *S)`` or predicted classes ``(B, *S)``.
+        ignore_index: label of voxels that count nowhere.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> flip_table(log_probs, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 0])).rate()
+        tensor([0.5000], dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, reference=reference, num_bins=1)
+    assert statistics.flips is not None
+    return statistics.flips
+
+
+def flip_rate(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> Tensor:
+    """Share of voxels whose predicted class differs from the reference's, mean over images.
+
+    Arguments as in :func:`flip_table`.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> flip_rate(log_probs, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1]))
+        tensor(0.7500, dtype=torch.float64)
+    """
+    return mean_over_images(flip_table(log_probs, target, reference, ignore_index).rate())
+
+
+def reliability_table(
+    log_probs: Tensor, target: Tensor, num_bins: int = 15, ignore_index: int | None = None
+) -> BinTable:
+    """Voxels, correct voxels and summed confidence of each bin ``(num_bins,)``, all images together.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> reliability_table(log_probs, torch.tensor([0, 0, 1, 1]), num_bins=2).accuracy()
+        tensor([   nan, 0.5000], dtype=torch.float64)
+    """
+    size = table_size(num_bins)
+    pooled = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=size).pooled()
+    return BinTable(*(column[0] for column in pooled.bins.coarsen(num_bins)))

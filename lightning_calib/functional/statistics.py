@@ -1,0 +1,236 @@
+"""One pass over an image's log-probabilities that yields the sums behind every score."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index
+from lightning_calib.functional.boundary import BANDS, BandTable, check_bands
+from lightning_calib.functional.flips import FlipTable
+from lightning_calib.functional.overlap import class_counts, dice
+from lightning_calib.functional.voxels import Voxels, as_images, only, predict, walk
+
+
+@dataclass(frozen=True)
+class ImageStatistics:
+    """Sums over the voxels of each of ``B`` images, on the CPU: int64 counts and float64 sums.
+
+    Attributes:
+        nll: sum of ``-log q_y`` ``(B,)``.
+        brier: sum of ``|q - onehot(y)|²`` ``(B,)``.
+        confusion: voxels of each true and predicted class ``(B, C, C)``.
+        bins: table of top-label confidences ``(B, K)``.
+        classwise: tables of each class's probability ``(B, C, K)``, where asked for.
+        flips: changed predictions ``(B,)``, where a reference was given.
+        bands: table of distance bands ``(B, bands)``, where distances were given.
+    """
+
+    nll: Tensor
+    brier: Tensor
+    confusion: Tensor
+    bins: BinTable
+    classwise: BinTable | None = None
+    flips: FlipTable | None = None
+    bands: BandTable | None = None
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[ImageStatistics]") -> "ImageStatistics":
+        """Statistics of several batches of images as one."""
+        return _combine(parts, torch.cat)
+
+    def pooled(self) -> "ImageStatistics":
+        """All voxels as those of one image: ``B = 1``."""
+        return _combine([self], lambda one: one[0].sum(dim=0, keepdim=True))
+
+    @property
+    def voxels(self) -> Tensor:
+        """Voxels that count ``(B,)``."""
+        return self.bins.voxels.sum(dim=-1)
+
+    def negative_log_likelihood(self) -> Tensor:
+        """Mean of ``-log q_y`` of each image ``(B,)``; NaN without voxels, as all scores here."""
+        return self.nll / self.voxels
+
+    def brier_score(self) -> Tensor:
+        """Mean of ``|q - onehot(y)|²`` of each image ``(B,)``."""
+        return self.brier / self.voxels
+
+    def accuracy(self) -> Tensor:
+        """Share of voxels whose prediction is right ``(B,)``."""
+        return self.bins.correct.sum(dim=-1) / self.voxels.double()
+
+    def dice_score(self, include_background: bool = True, background: int = 0) -> Tensor:
+        """Mean Dice over the classes present in target or prediction ``(B,)``."""
+        return dice(class_counts(self.confusion), include_background, background)
+
+    def expected_calibration_error(self, num_bins: int = 50) -> Tensor:
+        """Gaps weighted by occupancy ``(B,)``."""
+        return self.bins.coarsen(num_bins).expected_error()
+
+    def average_calibration_error(self, num_bins: int = 15) -> Tensor:
+        """Gaps averaged over non-empty bins ``(B,)``."""
+        return self.bins.coarsen(num_bins).average_error()
+
+    def maximum_calibration_error(self, num_bins: int = 15) -> Tensor:
+        """The largest gap ``(B,)``."""
+        return self.bins.coarsen(num_bins).maximum_error()
+
+    def classwise_calibration_error(self, num_bins: int = 50) -> Tensor:
+        """Expected error of each class's probability, averaged over classes ``(B,)``."""
+        if self.classwise is None:
+            raise ValueError("these statistics hold no class-wise tables; compute them with classwise=True")
+        return self.classwise.coarsen(num_bins).expected_error().mean(dim=-1)
+
+    def flip_rate(self) -> Tensor:
+        """Share of voxels whose prediction differs from the reference ``(B,)``."""
+        if self.flips is None:
+            raise ValueError("these statistics hold no flips; compute them with reference=")
+        return self.flips.rate()
+
+    def boundary_aware_calibration_error(self) -> Tensor:
+        """Weighted gaps of the distance bands ``(B,)``."""
+        if self.bands is None:
+            raise ValueError("these statistics hold no distance bands; compute them with distance=")
+        return self.bands.error()
+
+
+def image_statistics(
+    log_probs: Tensor,
+    target: Tensor,
+    *,
+    ignore_index: int | None = None,
+    valid: Tensor | None = None,
+    reference: Tensor | None = None,
+    distance: Tensor | None = None,
+    bands: Sequence[float] = BANDS,
+    num_bins: int = TABLE_BINS,
+    classwise: bool = False,
+) -> ImageStatistics:
+    """Everything that the scores need of a batch of images, in one chunked pass.
+
+    Memory beyond the input does not depend on the number of voxels. An image's sums do not depend on the
+    batch that it came in.
+
+    Args:
+        log_probs: normalised log-probabilities ``(B, C, *S)``; ``(N, C)`` is one image of ``N`` voxels.
+        target: integer labels ``(B, *S)``.
+        ignore_index: label of voxels that count nowhere.
+        valid: bool ``(B, *S)``; voxels outside do not count.
+        reference: what flips are counted against: scores ``(B, C, *S)`` or predicted classes ``(B, *S)``.
+        distance: distances to the boundary ``(B, *S)`` from :func:`boundary_distance`, for the bands.
+        bands: edges of the distance bands.
+        num_bins: bins of the tables; 600 serve 15, 20, 30, 40 and 50 exactly.
+        classwise: also a table for each class (about three times the work).
+
+    Returns:
+        :class:`ImageStatistics`; its methods are the scores.
+
+    Example:
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log().T[None]  # B=1, C=2, 2 voxels
+        >>> statistics = image_statistics(log_probs, torch.tensor([[0, 1]]))
+        >>> statistics.expected_calibration_error().item()
+        0.35...
+    """
+    scores, labels = as_images(log_probs, target)
+    edges = check_bands(bands)
+    before = _reference(reference, log_probs, target)
+    maps = [_flat(values, labels, name) for values, name in ((valid, "valid"), (distance, "distance"))]
+    images = []
+    for i, (image, own) in enumerate(zip(scores, labels, strict=True)):
+        inside, away = (None if values is None else values[i] for values in maps)
+        keep = _counting(own, ignore_index, inside)
+        classes = None if before is None else before[i]
+        chunks = walk(image, own, keep, f"image {i} of the batch")
+        images.append(reduce(_add, (_sums(v, num_bins, classwise, classes, away, edges) for v in chunks)))
+    return ImageStatistics.concatenate(images)
+
+
+def _counting(target: Tensor, ignore_index: int | None, valid: Tensor | None) -> Tensor | None:
+    """Mask ``(N,)`` of the voxels that count; None where all do."""
+    keep = None if valid is None else valid
+    if ignore_index is not None:
+        labelled = target != ignore_index
+        keep = labelled if keep is None else keep & labelled
+    return keep
+
+
+def _flat(values: Tensor | None, labels: Tensor, name: str) -> Tensor | None:
+    """A map ``(B, *S)`` as ``(B, N)``."""
+    if values is None:
+        return None
+    if values.numel() != labels.numel():
+        raise ValueError(f"{name} has the shape {tuple(values.shape)}, which does not fit the target")
+    return values.reshape(labels.shape)
+
+
+def _reference(reference: Tensor | None, log_probs: Tensor, target: Tensor) -> Tensor | None:
+    """Predicted classes ``(B, N)`` of a reference given as scores or as classes."""
+    if reference is None:
+        return None
+    if reference.is_floating_point():
+        if reference.shape != log_probs.shape:
+            raise ValueError(f"reference scores {tuple(reference.shape)} do not fit {tuple(log_probs.shape)}")
+        images, _ = as_images(reference, target)
+        return torch.stack([predict(image) for image in images])
+    return _flat(reference, as_images(log_probs, target)[1], "reference")
+
+
+def _sums(
+    voxels: Voxels,
+    num_bins: int,
+    classwise: bool,
+    reference: Tensor | None,
+    distance: Tensor | None,
+    bands: tuple[float, ...],
+) -> ImageStatistics:
+    """Statistics of one chunk as those of one image."""
+    num_classes = voxels.probs.shape[0]
+    correct = voxels.prediction == voxels.target
+    pairs = voxels.target * num_classes + voxels.prediction
+    confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
+    bins = BinTable.of(bin_index(voxels.confidence, num_bins), correct, voxels.confidence, num_bins)
+    part = ImageStatistics(
+        nll=voxels.nll.sum(dtype=torch.float64),
+        brier=voxels.brier.sum(dtype=torch.float64),
+        confusion=confusion,
+        bins=bins,
+        classwise=_class_tables(voxels, num_bins) if classwise else None,
+        flips=None if reference is None else FlipTable.of(voxels.prediction, voxels.select(reference), voxels.target),
+        bands=None if distance is None else BandTable.of(voxels.select(distance), ~correct, voxels.confidence, bands),
+    )
+    return _combine([part], lambda one: one[0][None].cpu())
+
+
+def _class_tables(voxels: Voxels, num_bins: int) -> BinTable:
+    """Tables of every class's probability ``(C, K)``: an event comes true where the label is the class."""
+    probs = only(voxels.probs, voxels.keep).to(voxels.confidence.device).clamp(max=1)
+    num_classes = probs.shape[0]
+    offset = torch.arange(num_classes, device=probs.device)[:, None] * num_bins
+    index = bin_index(probs, num_bins) + offset
+    size = num_classes * num_bins
+    own = index.gather(0, voxels.target[None])[0]
+    count = torch.bincount(index.flatten(), minlength=size)
+    correct = torch.bincount(own, minlength=size)
+    sums = torch.bincount(index.flatten(), weights=probs.flatten().double(), minlength=size)
+    return BinTable(*(table.view(num_classes, num_bins) for table in (count, correct, sums)))
+
+
+def _add(first: ImageStatistics, second: ImageStatistics) -> ImageStatistics:
+    return _combine([first, second], lambda pair: pair[0] + pair[1])
+
+
+def _combine(parts: Sequence[ImageStatistics], combine: Callable[[list[Tensor]], Tensor]) -> ImageStatistics:
+    """Apply ``combine`` to each tensor of the parts, inside the tables too."""
+
+    def merged(values: list[Any]) -> Any:  # noqa: ANN401
+        if values[0] is None:
+            return None
+        if isinstance(values[0], Tensor):
+            return combine(values)
+        return type(values[0])(*(combine(list(column)) for column in zip(*values, strict=True)))
+
+    return ImageStatistics(*(merged([getattr(part, f.name) for part in parts]) for f in fields(ImageStatistics)))
