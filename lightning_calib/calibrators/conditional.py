@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.affine import AffineCalibrator, AffineInput
+from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import (
     Cone,
     assemble_bias,
@@ -108,7 +109,7 @@ class ConeScaling(AffineCalibrator):
 
     def non_negative(self, stored: Tensor) -> Tensor:
         """Effective value of a stored parameter."""
-        return stored.clamp(min=0) if self.parametrization == "clamp" else nn.functional.softplus(stored)
+        return within(stored, low=0.0) if self.parametrization == "clamp" else nn.functional.softplus(stored)
 
     def inputs(self, logits: Tensor) -> AffineInput:
         """Logits in canonical order; the class in front is the expert."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightning_calib.calibrators.affine import AffineCalibrator
 from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import Cone
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
@@ -59,7 +60,7 @@ class TemperatureScaling(AffineCalibrator):
     @property
     def temperature(self) -> Tensor:
         """``T``, within its bounds."""
-        return self.log_temperature.clamp(*_LOG_BOUNDS).exp()
+        return within(self.log_temperature, *_LOG_BOUNDS).exp()
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """``log S(z / T)``."""
@@ -104,11 +105,11 @@ class EnsembleTemperatureScaling(Calibrator):
     @property
     def temperature(self) -> Tensor:
         """``T``, within its bounds."""
-        return self.log_temperature.clamp(*_LOG_BOUNDS).exp()
+        return within(self.log_temperature, *_LOG_BOUNDS).exp()
 
     def mixture(self) -> Tensor:
         """The weights ``(3,)`` on the simplex; without a positive one, all on the tempered part."""
-        positive = self.weights.clamp(min=0)
+        positive = within(self.weights, low=0.0)
         first = torch.eye(3, dtype=positive.dtype, device=positive.device)[0]
         positive = torch.where(positive.sum() > 0, positive, first)
         return positive / positive.sum()

@@ -1,0 +1,86 @@
+"""Declared preservation holds for any parameters and any logits, to the last tie."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from lightning_calib.calibrators import build
+from tests.calibrators.helpers import (
+    ORDERED,
+    PRESERVING,
+    class_counts,
+    hard_logits,
+    input_dtypes,
+    kinds,
+    randomized,
+    scales,
+    seeds,
+)
+
+
+def inversions(log_probs, logits):
+    """Number of pairs of classes whose strict order is turned around."""
+    before = logits.double().unsqueeze(1) > logits.double().unsqueeze(2)
+    after = log_probs.unsqueeze(1) < log_probs.unsqueeze(2)
+    return int((before & after).sum())
+
+
+@pytest.mark.parametrize("name", PRESERVING)
+@given(seed=seeds, kind=kinds, num_classes=class_counts, dtype=input_dtypes, scale=scales)
+def test_no_argmax_changes(name, seed, kind, num_classes, dtype, scale):
+    calibrator = randomized(name, num_classes, seed, scale)
+    logits = hard_logits(seed, kind, num_classes, dtype)
+    log_probs = calibrator(logits)
+    assert torch.equal(log_probs.argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("name", ORDERED)
+@given(seed=seeds, kind=kinds, num_classes=class_counts, dtype=input_dtypes, scale=scales)
+def test_no_pair_inverts(name, seed, kind, num_classes, dtype, scale):
+    logits = hard_logits(seed, kind, num_classes, dtype)
+    assert inversions(randomized(name, num_classes, seed, scale)(logits), logits) == 0
+
+
+@pytest.mark.parametrize("name", ["cms_ap", "cms_op"])
+@given(seed=seeds, kind=kinds, num_classes=class_counts)
+@settings(max_examples=25)
+def test_softplus_form_keeps_the_argmax_too(name, seed, kind, num_classes):
+    calibrator = randomized(name, num_classes, seed, 5.0, parametrization="softplus")
+    logits = hard_logits(seed, kind, num_classes)
+    assert torch.equal(calibrator(logits).argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("name", PRESERVING)
+@pytest.mark.parametrize("value", [-1e30, -1.0, 0.0, 1e30])
+def test_extreme_parameters_cannot_break_it(name, value):
+    calibrator = build(name, 5)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            parameter.fill_(value if name not in ("lts", "lts_ti") else max(min(value, 1e3), -1e3))
+    for kind in ("ties", "equal", "huge", "neighbours", "normal"):
+        logits = hard_logits(7, kind, 5)
+        log_probs = calibrator(logits)
+        assert torch.isfinite(log_probs).all()
+        assert torch.equal(log_probs.argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("name", ["vs", "ms", "ms_c", "dc", "cdc"])
+def test_unconstrained_calibrators_do_flip(name):
+    logits = hard_logits(1, "normal", 5)
+    flips = [(randomized(name, 5, seed)(logits).argmax(1) != logits.argmax(1)).sum() for seed in range(5)]
+    assert max(flips) > 0
+
+
+def test_argmax_preserving_scaling_may_reorder_the_rest():
+    logits = hard_logits(3, "normal", 6)
+    assert inversions(randomized("cms_ap", 6, 0)(logits), logits) > 0
+
+
+@pytest.mark.parametrize("name", PRESERVING)
+def test_repair_leaves_gradients_alone(name):
+    logits = hard_logits(0, "ties", 4).requires_grad_()
+    calibrator = randomized(name, 4, 0)
+    repaired = calibrator(logits)
+    (gradient,) = torch.autograd.grad(repaired.square().sum(), logits)
+    assert torch.isfinite(gradient).all()
+    assert (gradient != 0).any()
