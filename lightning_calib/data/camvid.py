@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.data.cases import Case, Splits
+from lightning_calib.data.cases import Case, Splits, pick
 from lightning_calib.data.images import Array, ImageDataModule, ReadImage
 from lightning_calib.data.pairing import pair_folders
 from lightning_calib.data.readers import PICTURES, read_mask, read_rgb
@@ -72,9 +72,9 @@ class CamVid(ImageDataModule):
                 blocks, between = time_blocks(ids, block, gap, video)
                 groups |= blocks
                 left_out |= dict.fromkeys(between, "between two blocks of the pool set")
-        by_id = {case.case_id: case for cases in parts.values() for case in cases}
-        pool = [replace(by_id[i], group=group) for i, group in groups.items()]
-        return Splits([by_id[i] for i in kept], [by_id[i] for i in held], pool, left_out)
+        cases = [case for part in parts.values() for case in part]
+        pool = [replace(case, group=groups[case.case_id]) for case in pick(cases, groups)]
+        return Splits(pick(cases, kept), pick(cases, held), pool, left_out)
 
     def reader(self) -> ReadImage:
         """Reads files as they are."""

@@ -1,6 +1,6 @@
 """What a data set consists of: cases, and the parts they are divided into."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,12 @@ class Case:
     def files(self) -> tuple[Path, ...]:
         """All files of the case, the mask last."""
         return self.images if self.mask is None else (*self.images, self.mask)
+
+
+def pick(cases: Iterable[Case], ids: Iterable[str]) -> list[Case]:
+    """Cases of some ids, in the order of the ids."""
+    by_id = {case.case_id: case for case in cases}
+    return [by_id[case_id] for case_id in ids]
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,8 @@ def read_nifti(path: Path) -> Nifti:
     return Nifti(np.ascontiguousarray(array.T), zooms[::-1], file.affine.tolist())
 
 
-def nifti_header(path: Path) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Shape and voxel size of a NIfTI file along ``D, H, W``, without reading its voxels."""
+def nifti_spacing(path: Path) -> tuple[float, ...]:
+    """Voxel size of a NIfTI file along ``D, H, W``, without reading its voxels."""
     import nibabel  # of the extra `volumes`
 
-    file = nibabel.load(path)
-    shape, zooms = file.shape[:3], file.header.get_zooms()[:3]
-    return tuple(int(n) for n in shape[::-1]), tuple(float(z) for z in zooms[::-1])
+    return tuple(float(z) for z in nibabel.load(path).header.get_zooms()[:3])[::-1]

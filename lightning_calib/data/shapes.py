@@ -13,7 +13,7 @@ from lightning_calib.data.images import Array, ImageDataModule, ReadImage
 
 
 @lru_cache(maxsize=1024)
-def _drawn(case_id: str, size: tuple[int, ...], data_seed: int, shift: float) -> tuple[Array, Array]:
+def drawn(case_id: str, size: tuple[int, ...], data_seed: int, shift: float) -> tuple[Array, Array]:
     """Image in ``[0, 1]`` and target of a case; kept, since every epoch asks for it again."""
     rng = np.random.default_rng([data_seed, zlib.crc32(case_id.encode())])
     style = Style().shifted(shift) if case_id.startswith("pool") else Style()
@@ -36,7 +36,7 @@ class DrawImage:
 
     def __call__(self, case: Case) -> tuple[Array, Array]:
         """8-bit image ``(H, W, 3)`` and class numbers ``(H, W)``; the same at every call."""
-        image, target = _drawn(case.case_id, self.size, self.data_seed, self.shift)
+        image, target = drawn(case.case_id, self.size, self.data_seed, self.shift)
         return np.rint(255 * image).astype(np.uint8), target.copy()
 
 

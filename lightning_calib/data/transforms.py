@@ -29,7 +29,7 @@ def normalize(image: Array, how: Normalization) -> Array:
         float32 ``(H, W, channels)``.
 
     Example:
-        >>> normalize(np.full((2, 2, 3), 255, np.uint8), "imagenet")[0, 0].round(2).tolist()
+        >>> normalize(np.full((2, 2, 3), 255, np.uint8), "imagenet")[0, 0].astype(float).round(2).tolist()
         [2.25, 2.43, 2.64]
     """
     pixels = image.astype(np.float32)
