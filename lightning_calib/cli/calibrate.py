@@ -1,0 +1,55 @@
+"""``calibrate.py``: fit calibrators on stored outputs and judge them.
+
+A command is a typed function: its signature is the schema of its options, its docstring their help.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
+from pytorch_lightning import Trainer
+
+from lightning_calib.cli.verify import verify
+
+TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
+
+# One line adds a command. It returns its exit code, or None for 0.
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "verify": verify,
+}
+
+
+class Parser(ArgumentParser):
+    """Parser whose switches need no value: ``--json`` says the same as ``--json true``."""
+
+    def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
+        """Add an argument; a boolean one gets ``true`` as its value where none is written."""
+        if options.get("type") is bool:
+            options |= {"nargs": "?", "const": True}
+        return super().add_argument(*args, **options)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        args: the command line without the program's name; None takes it from the system.
+
+    Returns:
+        The exit code. Bad input gives 2 and a message without a traceback; the environment variable
+        ``LIGHTNING_CALIB_TRACEBACK=1`` brings the traceback back.
+    """
+    set_parsing_settings(subclasses_disabled=[Trainer])  # --trainer.devices, not a class path
+    line = None if args is None else list(args)
+    try:
+        code: int | None = auto_cli(
+            {**COMMANDS}, args=line, as_positional=False, parser_class=Parser, prog="calibrate.py"
+        )
+    except (ValueError, OSError) as problem:
+        if os.environ.get(TRACEBACK):
+            raise
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    return code or 0
