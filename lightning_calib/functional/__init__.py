@@ -4,7 +4,7 @@ from lightning_calib.functional.averages import Average, mean_over_images
 from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index
 from lightning_calib.functional.boundary import BANDS, BandTable, DistanceCache, boundary_distance
 from lightning_calib.functional.energy import free_energy, free_energy_moments
-from lightning_calib.functional.flips import FlipTable
+from lightning_calib.functional.flips import FlipTable, flip_table
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 from lightning_calib.functional.scores import (
     average_calibration_error,
@@ -14,7 +14,6 @@ from lightning_calib.functional.scores import (
     dice_score,
     expected_calibration_error,
     flip_rate,
-    flip_table,
     maximum_calibration_error,
     negative_log_likelihood,
     reliability_table,

@@ -5,6 +5,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.voxels import as_images, chunks, only, top_class
+
 
 class FlipTable(NamedTuple):
     """Counts of changed predictions, all int64 ``(...)``.
@@ -49,3 +51,50 @@ class FlipTable(NamedTuple):
         flips = self.flips().double()
         kinds = {"harmful": self.harmful, "beneficial": self.beneficial, "neutral": self.neutral}
         return {name: count / flips for name, count in kinds.items()}
+
+
+def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> FlipTable:
+    """Changed predictions of each image: how many, harmful, beneficial, neutral ``(B,)``, on the CPU.
+
+    Args:
+        log_probs: scores after calibration ``(B, C, *S)``; ``(N, C)`` is one image of ``N`` voxels.
+        target: integer labels ``(B, *S)``.
+        reference: the pooled input's scores ``(B, C, *S)`` or predicted classes ``(B, *S)``.
+        ignore_index: label of voxels that count nowhere.
+
+    Example:
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> flip_table(log_probs, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 0])).rate()
+        tensor([0.5000], dtype=torch.float64)
+    """
+    images, labels = as_images(log_probs, target)
+    before = as_reference(reference, log_probs, target)
+    rows = []
+    for image, own, old in zip(images, labels, before, strict=True):
+        parts = [_part(image, own, old, part, ignore_index) for part in chunks(image)]
+        rows.append([torch.stack(column).sum().cpu() for column in zip(*parts, strict=True)])
+    return FlipTable(*(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+def _part(scores: Tensor, labels: Tensor, old: Tensor, part: slice, ignore_index: int | None) -> FlipTable:
+    """Table of one chunk of an image."""
+    keep = None if ignore_index is None else labels[part] != ignore_index
+    facts = [top_class(scores[:, part])[1], classes_of(old, part), labels[part]]
+    return FlipTable.of(*(only(fact, keep) for fact in facts))
+
+
+def as_reference(reference: Tensor, log_probs: Tensor, target: Tensor) -> Tensor:
+    """Reference scores as ``(B, C, N)``, reference classes as ``(B, N)``; refused where the shape differs."""
+    scores = reference.is_floating_point()
+    expected = log_probs.shape if scores else target.shape
+    if reference.shape != expected:
+        kind = "scores" if scores else "classes"
+        raise ValueError(f"reference {kind} must have the shape {tuple(expected)}, got {tuple(reference.shape)}")
+    if scores:
+        return as_images(reference, target)[0]
+    return as_images(log_probs, reference)[1]
+
+
+def classes_of(reference: Tensor, part: slice) -> Tensor:
+    """Classes ``(m,)`` of a part of one image's reference: scores ``(C, N)`` or classes ``(N,)``."""
+    return top_class(reference[:, part])[1] if reference.is_floating_point() else reference[part].long()

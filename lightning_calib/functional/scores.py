@@ -7,7 +7,7 @@ from torch import Tensor
 from lightning_calib.functional.averages import Average, mean_over_images, reduce_images
 from lightning_calib.functional.binning import BinTable, table_size
 from lightning_calib.functional.boundary import BANDS, boundary_distance
-from lightning_calib.functional.flips import FlipTable
+from lightning_calib.functional.flips import flip_table
 from lightning_calib.functional.statistics import image_statistics
 
 
@@ -217,26 +217,6 @@ def boundary_aware_calibration_error(
         log_probs, target, ignore_index=ignore_index, distance=distance, bands=bands, num_bins=1
     )
     return mean_over_images(statistics.boundary_aware_calibration_error())
-
-
-def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> FlipTable:
-    """Changed predictions of each image: how many, harmful, beneficial, neutral ``(B,)``.
-
-    Args:
-        log_probs: ``(B, C, *S)`` after calibration.
-        target: ``(B, *S)``.
-        reference: the pooled input's scores ``(B, C, *S)`` or predicted classes ``(B, *S)``.
-        ignore_index: label of voxels that count nowhere.
-
-    Example:
-        >>> import torch
-        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
-        >>> flip_table(log_probs, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 0])).rate()
-        tensor([0.5000], dtype=torch.float64)
-    """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, reference=reference, num_bins=1)
-    assert statistics.flips is not None
-    return statistics.flips
 
 
 def flip_rate(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> Tensor:

@@ -79,8 +79,9 @@ def gaussian(values: Tensor, sigma: float) -> Tensor:
     radius = math.ceil(4 * sigma)
     offsets = torch.arange(-radius, radius + 1, dtype=values.dtype, device=values.device)
     kernel = torch.softmax(-0.5 * (offsets / sigma) ** 2, dim=0)[None, None]
-    for axis in range(values.ndim):
-        lines = values.movedim(axis, -1)
-        flat = lines.reshape(-1, 1, lines.shape[-1])  # (all other axes, 1, length)
-        values = conv1d(flat, kernel, padding=radius).view(lines.shape).movedim(-1, axis)
+    with torch.autocast(values.device.type, enabled=False):
+        for axis in range(values.ndim):
+            lines = values.movedim(axis, -1)
+            flat = lines.reshape(-1, 1, lines.shape[-1])  # (all other axes, 1, length)
+            values = conv1d(flat, kernel, padding=radius).view(lines.shape).movedim(-1, axis)
     return values

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index
 from lightning_calib.functional.boundary import BANDS, BandTable, check_bands
-from lightning_calib.functional.flips import FlipTable
+from lightning_calib.functional.flips import FlipTable, as_reference, classes_of
 from lightning_calib.functional.overlap import class_counts, dice
-from lightning_calib.functional.voxels import Voxels, as_images, only, predict, walk
+from lightning_calib.functional.voxels import Voxels, as_images, only, walk
 
 
 @dataclass(frozen=True)
@@ -137,15 +137,15 @@ def image_statistics(
     """
     scores, labels = as_images(log_probs, target)
     edges = check_bands(bands)
-    before = _reference(reference, log_probs, target)
+    before = None if reference is None else as_reference(reference, log_probs, target)
     maps = [_flat(values, labels, name) for values, name in ((valid, "valid"), (distance, "distance"))]
     images = []
     for i, (image, own) in enumerate(zip(scores, labels, strict=True)):
         inside, away = (None if values is None else values[i] for values in maps)
         keep = _counting(own, ignore_index, inside)
-        classes = None if before is None else before[i]
-        chunks = walk(image, own, keep, f"image {i} of the batch")
-        images.append(reduce(_add, (_sums(v, num_bins, classwise, classes, away, edges) for v in chunks)))
+        old = None if before is None else before[i]
+        parts = walk(image, own, keep, f"image {i} of the batch")
+        images.append(reduce(_add, (_sums(part, num_bins, classwise, old, away, edges) for part in parts)))
     return ImageStatistics.concatenate(images)
 
 
@@ -167,25 +167,13 @@ def _flat(values: Tensor | None, labels: Tensor, name: str) -> Tensor | None:
     return values.reshape(labels.shape)
 
 
-def _reference(reference: Tensor | None, log_probs: Tensor, target: Tensor) -> Tensor | None:
-    """Predicted classes ``(B, N)`` of a reference given as scores or as classes."""
-    if reference is None:
-        return None
-    if reference.is_floating_point():
-        if reference.shape != log_probs.shape:
-            raise ValueError(f"reference scores {tuple(reference.shape)} do not fit {tuple(log_probs.shape)}")
-        images, _ = as_images(reference, target)
-        return torch.stack([predict(image) for image in images])
-    return _flat(reference, as_images(log_probs, target)[1], "reference")
-
-
 def _sums(
     voxels: Voxels,
     num_bins: int,
     classwise: bool,
     reference: Tensor | None,
     distance: Tensor | None,
-    bands: tuple[float, ...],
+    edges: tuple[float, ...],
 ) -> ImageStatistics:
     """Statistics of one chunk as those of one image."""
     num_classes = voxels.probs.shape[0]
@@ -193,14 +181,21 @@ def _sums(
     pairs = voxels.target * num_classes + voxels.prediction
     confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
     bins = BinTable.of(bin_index(voxels.confidence, num_bins), correct, voxels.confidence, num_bins)
+    flips = bands = None
+    if reference is not None:
+        old = only(classes_of(reference, voxels.part), voxels.keep).to(correct.device)
+        flips = FlipTable.of(voxels.prediction, old, voxels.target)
+    if distance is not None:
+        away = only(distance[voxels.part], voxels.keep).to(correct.device)
+        bands = BandTable.of(away, ~correct, voxels.confidence, edges)
     part = ImageStatistics(
         nll=voxels.nll.sum(dtype=torch.float64),
         brier=voxels.brier.sum(dtype=torch.float64),
         confusion=confusion,
         bins=bins,
         classwise=_class_tables(voxels, num_bins) if classwise else None,
-        flips=None if reference is None else FlipTable.of(voxels.prediction, voxels.select(reference), voxels.target),
-        bands=None if distance is None else BandTable.of(voxels.select(distance), ~correct, voxels.confidence, bands),
+        flips=flips,
+        bands=bands,
     )
     return _combine([part], lambda one: one[0][None].cpu())
 

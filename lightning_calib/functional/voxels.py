@@ -34,10 +34,6 @@ class Voxels:
     part: slice
     keep: Tensor | None
 
-    def select(self, values: Tensor) -> Tensor:
-        """The entries of a flat map ``(N,)`` that belong to these voxels ``(n,)``, where sums are taken."""
-        return only(values[self.part], self.keep).to(self.confidence.device)
-
 
 def only(values: Tensor, keep: Tensor | None) -> Tensor:
     """The kept entries along the last axis; all of them where ``keep`` is None."""
@@ -57,6 +53,7 @@ def as_images(log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
             f"target must hold integer labels of the shape {tuple(expected)} to go with log_probs of "
             f"{tuple(log_probs.shape)}; got {target.dtype} {tuple(target.shape)}"
         )
+    log_probs = log_probs.detach()
     if log_probs.ndim == 2:
         return log_probs.T[None], target[None]
     return log_probs.flatten(2), target.flatten(1)
@@ -84,11 +81,6 @@ def top_class(scores: Tensor) -> tuple[Tensor, Tensor]:
     top = scores.amax(dim=0)
     place = (scores == top).to(small).mul_(rank).amax(dim=0)
     return top, num_classes - place.long()
-
-
-def predict(scores: Tensor) -> Tensor:
-    """Class of the largest score ``(C, N)`` of every voxel ``(N,)``, the lowest among equals."""
-    return torch.cat([top_class(scores[:, part])[1] for part in chunks(scores)])
 
 
 def chunks(scores: Tensor) -> Iterator[slice]:

@@ -1,1 +1,30 @@
-"""Calibration and segmentation metrics as torchmetrics classes."""
+"""torchmetrics classes: the state is sums, the arithmetic comes from ``functional``."""
+
+from lightning_calib.metrics.calibration import (
+    AverageCalibrationError,
+    ExpectedCalibrationError,
+    MaximumCalibrationError,
+    ReliabilityDiagram,
+)
+from lightning_calib.metrics.classwise import ClasswiseCalibrationError
+from lightning_calib.metrics.decisions import FlipRate, FreeEnergySpread
+from lightning_calib.metrics.plots import draw_classwise_reliability, draw_reliability
+from lightning_calib.metrics.segmentation import BrierScore, DiceScore, NegativeLogLikelihood
+from lightning_calib.metrics.spatial import SPACE, BoundaryAwareCalibrationError
+
+__all__ = [
+    "SPACE",
+    "AverageCalibrationError",
+    "BoundaryAwareCalibrationError",
+    "BrierScore",
+    "ClasswiseCalibrationError",
+    "DiceScore",
+    "ExpectedCalibrationError",
+    "FlipRate",
+    "FreeEnergySpread",
+    "MaximumCalibrationError",
+    "NegativeLogLikelihood",
+    "ReliabilityDiagram",
+    "draw_classwise_reliability",
+    "draw_reliability",
+]

@@ -1,7 +1,6 @@
 """Every score against a slow oracle, at the corners of its definition too."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

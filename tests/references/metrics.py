@@ -1,6 +1,7 @@
 """Slow, plain numpy: every score voxel by voxel, written from the definitions alone."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
@@ -98,9 +99,9 @@ def distances(target, ignore_index=None):
                 other = list(place)
                 other[axis] += step
                 inside = 0 <= other[axis] < target.shape[axis]
-                if inside and target[tuple(other)] != target[place]:
-                    if ignore_index not in (target[tuple(other)], target[place]):
-                        edge.append(place)
+                pair = {target[tuple(other)], target[place]} if inside else set()
+                if len(pair) == 2 and ignore_index not in pair:
+                    edge.append(place)
     out = np.full(target.shape, np.inf)
     for place in places if edge else []:
         out[place] = np.sqrt(min(sum((a - b) ** 2 for a, b in zip(place, e, strict=True)) for e in set(edge)))
@@ -120,7 +121,7 @@ def ba_ece(log_probs, target, edges=(0, 3, 7, 15, np.inf), ignore_index=None):
     if all(np.isinf(d) for d, _, _ in rows):
         return abs(np.mean([u for _, u, _ in rows]) - np.mean([e for _, _, e in rows]))
     weights, gaps = [], []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         band = [row for row in rows if low <= row[0] < high]
         if band:
             weights.append(1 / (1 + np.mean([d for d, _, _ in band])))

@@ -1,0 +1,89 @@
+"""Reliability diagrams."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lightning_calib.functional.binning import BinTable
+
+ACCURACY, GAP, VOXELS = "#3b6fb6", "#e07a3f", "#8d99ae"
+
+
+def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None = None) -> tuple[Figure, Axes]:
+    """Accuracy in each confidence bin, its gap to the diagonal, and below how many voxels there are.
+
+    Args:
+        table: sums of each bin ``(K,)``.
+        ax: axes to draw into; a new figure by default.
+        title: heading; the expected calibration error by default.
+
+    Returns:
+        Figure and axes of the diagram; the histogram of confidences hangs below it.
+
+    Example:
+        >>> import torch
+        >>> from lightning_calib.functional import reliability_table
+        >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
+        >>> figure, axes = draw_reliability(reliability_table(log_probs, torch.tensor([0, 0, 1, 1])))
+        >>> axes.get_title()
+        'ECE 0.250'
+    """
+    axes = Figure(figsize=(4, 5), layout="constrained").subplots() if ax is None else ax
+    size = table.voxels.shape[-1]
+    left = np.arange(size) / size
+    accuracy, confidence = table.accuracy().numpy(), table.mean_confidence().numpy()
+    low, gap = np.fmin(accuracy, confidence), np.abs(accuracy - confidence)
+    axes.bar(left, accuracy, 1 / size, align="edge", color=ACCURACY, edgecolor="white", label="accuracy")
+    axes.bar(left, gap, 1 / size, low, align="edge", color=GAP, alpha=0.6, label="gap to mean confidence")
+    axes.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", aspect="equal")
+    axes.set_title(title or f"ECE {table.expected_error().item():.3f}")
+    axes.legend(loc="upper left", frameon=False)
+    _histogram(axes, left, table.voxels.numpy())
+    return _figure(axes), axes
+
+
+def _histogram(axes: Axes, left: np.ndarray, voxels: np.ndarray) -> None:
+    """Voxels of each bin below the diagram, on a log scale: most of an image is sure."""
+    below = axes.inset_axes((0, -0.28, 1, 0.22))
+    below.bar(left, voxels, 1 / len(left), align="edge", color=VOXELS, edgecolor="white")
+    below.set(xlim=(0, 1), yscale="log", xlabel="confidence", ylabel="voxels")
+    axes.tick_params(labelbottom=False)
+
+
+def draw_classwise_reliability(
+    table: BinTable, class_names: Sequence[str] | None = None, ax: Axes | None = None
+) -> tuple[Figure, Axes]:
+    """Frequency of each class against its predicted probability, a line a class.
+
+    Args:
+        table: sums of each class and bin ``(C, K)``.
+        class_names: names for the legend; numbers by default.
+        ax: axes to draw into; a new figure by default.
+
+    Returns:
+        Figure and axes.
+    """
+    axes = Figure(figsize=(5.5, 4), layout="constrained").subplots() if ax is None else ax
+    names = [str(c) for c in range(len(table.voxels))] if class_names is None else list(class_names)
+    if len(names) != len(table.voxels):
+        raise ValueError(f"{len(names)} class names for {len(table.voxels)} classes: {names}")
+    colours = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
+    frequency, probability, errors = table.accuracy(), table.mean_confidence(), table.expected_error()
+    for c, name in enumerate(names):
+        seen = table.voxels[c] > 0
+        label = f"{name} ({errors[c].item():.3f})"
+        axes.plot(probability[c][seen], frequency[c][seen], ".-", color=colours[c], lw=1, label=label)
+    axes.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="frequency", aspect="equal")
+    axes.legend(title="class (ECE)", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=7)
+    return _figure(axes), axes
+
+
+def _figure(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    return figure

@@ -1,0 +1,86 @@
+"""How good the predicted distributions and maps are: likelihood, Brier score and Dice."""
+
+from typing import Any
+
+from torch import Tensor
+
+from lightning_calib.functional.averages import Average
+from lightning_calib.functional.overlap import dice
+from lightning_calib.metrics.shared import SharedMetric, Tables
+
+
+class NegativeLogLikelihood(SharedMetric):
+    """Mean of ``-log q_y``: see :func:`~lightning_calib.functional.negative_log_likelihood`.
+
+    Args:
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
+        **kwargs: options of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = NegativeLogLikelihood(ignore_index=255)
+        >>> metric.update(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0]), case_ids=["scan_1"])
+        >>> {case: round(value, 4) for case, value in metric.per_image().items()}
+        {'scan_1': 0.6931}
+    """
+
+    def _table_scores(self, tables: Tables) -> Tensor:
+        return tables.nll / tables.voxels
+
+
+class BrierScore(SharedMetric):
+    """Mean of ``|q - onehot(y)|²``: see :func:`~lightning_calib.functional.brier_score`.
+
+    Args:
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
+        **kwargs: options of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> BrierScore()(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+
+    plot_upper_bound: float | None = 2.0
+
+    def _table_scores(self, tables: Tables) -> Tensor:
+        return tables.brier / tables.voxels
+
+
+class DiceScore(SharedMetric):
+    """Dice of the argmax over the classes that occur: see :func:`~lightning_calib.functional.dice_score`.
+
+    Args:
+        include_background: whether the background is one of the classes; False where the data set has one.
+        background: which class it is.
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
+        **kwargs: options of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = DiceScore(include_background=False)
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
+        >>> round(metric(log_probs, torch.tensor([0, 1, 1])).item(), 4)
+        0.6667
+    """
+
+    higher_is_better = True
+    plot_upper_bound: float | None = 1.0
+
+    def __init__(
+        self,
+        include_background: bool = True,
+        background: int = 0,
+        ignore_index: int | None = None,
+        average: Average = "image",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(ignore_index, average, **kwargs)
+        self.include_background = include_background
+        self.background = background
+
+    def _table_scores(self, tables: Tables) -> Tensor:
+        return dice(tables.classes, self.include_background, self.background)
