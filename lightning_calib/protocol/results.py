@@ -119,11 +119,10 @@ class Results:
 
     def bin_table(self, repeat: int, pipeline: str, num_bins: int = BINS) -> BinTable:
         """Reliability table of a repeat's pooled test voxels; ``num_bins`` divides 600."""
-        table = BinTable(torch.zeros(BINS).long(), torch.zeros(BINS).long(), torch.zeros(BINS).double())
+        counts, confidence = torch.zeros(2, BINS).long(), torch.zeros(BINS).double()
         for row in self._bins[repeat, pipeline]:
-            table.count[row.bin], table.correct[row.bin] = row.count, row.correct_sum
-            table.confidence[row.bin] = row.confidence_sum
-        return table.coarsen(num_bins)
+            counts[0, row.bin], counts[1, row.bin], confidence[row.bin] = row.count, row.correct_sum, row.confidence_sum
+        return BinTable(counts[0], counts[1], confidence).coarsen(num_bins)
 
     def average_calibration_error(self, repeat: int, pipeline: str, num_bins: int = 15) -> float:
         """ACE over the pooled test voxels of a repeat; NaN where the pipeline is missing."""
@@ -151,11 +150,13 @@ class Results:
 
     def fit(self, repeat: int, pipeline: str) -> dict[str, Any] | None:
         """``fit.json``: status, hyperparameters, ``val_nll``, certificate; None where there is none."""
-        return self._optional(repeat, pipeline, layout.FIT)
+        fit: dict[str, Any] | None = self._optional(repeat, pipeline, layout.FIT)
+        return fit
 
     def timing(self, repeat: int, pipeline: str) -> dict[str, float] | None:
         """Seconds of each step; None where there are none."""
-        return self._optional(repeat, pipeline, layout.TIMING)
+        seconds: dict[str, float] | None = self._optional(repeat, pipeline, layout.TIMING)
+        return seconds
 
     def trials(self, repeat: int, pipeline: str) -> list[dict[str, Any]]:
         """Trials of the search; empty where there was none."""
