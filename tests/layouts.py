@@ -84,7 +84,7 @@ def write_brats(root: Path, patients: int = 4, visits: int = 1, shape=(32, 36, 3
             brain[4:-5, 3:-6, 5:-2] = True
             seg = np.where(brain, blocks(rng, shape, [0, 0, 0, 1, 2, 3, 4]), 0).astype(np.uint8)
             for scale, channel in enumerate(("t1n", "t1c", "t2w", "t2f"), start=1):
-                scan = np.where(brain, 100 * scale + 40 * seg + rng.normal(0, 9, shape), 0)
+                scan = np.where(brain, 100 * scale + 40.0 * seg + rng.normal(0, 9, shape), 0)
                 save_nifti(root / name / f"{name}-{channel}.nii.gz", scan.astype(np.float32))
             save_nifti(root / name / f"{name}-seg.nii.gz", seg)
     return root

@@ -9,13 +9,8 @@ from lightning_calib.data.volume_reader import VolumeReader
 from lightning_calib.data.volumes import VolumeFileModule
 
 CHANNELS = ("t1n", "t1c", "t2w", "t2f")
-CLASSES = [
-    "background",
-    "non-enhancing core",
-    "surrounding FLAIR hyperintensity",
-    "enhancing tissue",
-    "resection cavity",
-]
+# Non-enhancing tumour core, surrounding non-enhancing FLAIR hyperintensity, enhancing tissue, resection cavity.
+CLASSES = ["background", "NETC", "SNFH", "ET", "RC"]
 
 
 def patient(case_id: str) -> str:

@@ -9,12 +9,12 @@ from lightning_calib.data.splits import Parts, by_group, by_list
 
 
 def group_cases(cases: list[Case], pattern: str | None) -> tuple[list[Case], list[str]]:
-    r"""Cases with the group that a regular expression finds in their ids, and one line for each it does not fit.
+    """Cases with the group that a regular expression finds in their ids, and one line for each it does not fit.
 
     Example:
-        >>> cases, wrong = group_cases([Case("p7_slice3"), Case("other")], r"^(p\d+)_")
+        >>> cases, wrong = group_cases([Case("p7_slice3"), Case("other")], "^(p[0-9]+)_")
         >>> cases[0].group, wrong
-        ('p7', ["other: group_regex '^(p\\d+)_' does not fit its name"])
+        ('p7', ["other: group_regex '^(p[0-9]+)_' does not fit its name"])
     """
     if pattern is None:
         return [replace(case, group=case.case_id) for case in cases], []
