@@ -1,0 +1,172 @@
+"""Charts of calibration results: reliability, distance bands, differences between pipelines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+
+from lightning_calib.report.style import BLUE, FAINT, GREEN, INK, PURPLE, VERMILLION, look, new_figure
+
+Floats = NDArray[np.float64]
+
+_STYLES: tuple[dict[str, str], ...] = (
+    {"color": INK, "marker": "s", "linestyle": ":"},
+    {"color": VERMILLION, "marker": "o", "linestyle": "-"},
+    {"color": BLUE, "marker": "^", "linestyle": "-"},
+    {"color": GREEN, "marker": "D", "linestyle": "--"},
+    {"color": PURPLE, "marker": "v", "linestyle": "-."},
+)
+_VERDICTS = {"better": (BLUE, "o"), "worse": (VERMILLION, "s"), "within noise": (INK, "d")}
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What a reliability diagram shows of one pipeline.
+
+    Attributes:
+        label: name in the legend.
+        confidence: mean confidence of each bin ``(K,)``; NaN where it is empty.
+        accuracy: share of correct voxels in each bin ``(K,)``; NaN where it is empty.
+        count: voxels in each bin ``(K,)``.
+    """
+
+    label: str
+    confidence: Floats
+    accuracy: Floats
+    count: Floats
+
+
+@dataclass(frozen=True)
+class BandProfile:
+    """Mean uncertainty and error of one pipeline in each distance band ``(K,)``; NaN where a band is empty."""
+
+    label: str
+    uncertainty: Floats
+    error: Floats
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference between two pipelines with its interval and verdict."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    verdict: str
+
+
+def reliability_figure(curves: Sequence[Reliability]) -> Figure:
+    """Accuracy against confidence, with the share of voxels at each confidence below.
+
+    A curve below the diagonal is too confident, one above it too careful.
+
+    Args:
+        curves: up to five pipelines.
+
+    Example:
+        >>> curve = Reliability("toy", np.array([0.6, 0.9]), np.array([0.5, 0.9]), np.array([10.0, 90.0]))
+        >>> len(reliability_figure([curve]).axes)
+        2
+    """
+    with look():
+        figure = new_figure(6.2, 5.6)
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
+        top.plot([0, 1], [0, 1], color=FAINT, linewidth=1.4, linestyle="--", zorder=0)
+        for curve, style in zip(curves, _STYLES, strict=False):
+            filled = curve.count > 0
+            top.plot(curve.confidence[filled], curve.accuracy[filled], label=curve.label, **style)
+            _histogram(bottom, curve, style)
+        top.set(ylabel="share of correct voxels", xlim=(0, 1), ylim=(0, 1))
+        top.text(0.98, 0.04, "too confident", ha="right", color=INK, alpha=0.65, fontsize=8.5)
+        top.text(0.02, 0.94, "too careful", ha="left", color=INK, alpha=0.65, fontsize=8.5)
+        top.legend(loc="upper left", bbox_to_anchor=(0, 0.92))
+        bottom.set(xlabel="confidence", ylabel="voxels", yscale="log")
+        bottom.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    return figure
+
+
+def _histogram(axes: Axes, curve: Reliability, style: dict[str, str]) -> None:
+    edges = np.linspace(0, 1, len(curve.count) + 1)
+    shares = np.where(curve.count > 0, curve.count / max(curve.count.sum(), 1), np.nan)
+    axes.stairs(shares, edges, color=style["color"], linestyle=style["linestyle"], linewidth=1.3)
+
+
+def band_figure(profiles: Sequence[BandProfile], edges: Sequence[float]) -> Figure:
+    """Stated uncertainty minus actual error in each band of distance to the true boundary.
+
+    Args:
+        profiles: up to five pipelines.
+        edges: edges of the bands in voxels, ``K + 1`` of them.
+
+    Example:
+        >>> profile = BandProfile("toy", np.array([0.3, 0.1]), np.array([0.4, 0.1]))
+        >>> len(band_figure([profile], [0, 3, float("inf")]).axes)
+        1
+    """
+    with look():
+        figure = new_figure(6.2, 3.4)
+        axes = figure.subplots()
+        width = 0.8 / max(len(profiles), 1)
+        for n, (profile, style) in enumerate(zip(profiles, _STYLES, strict=False)):
+            position = np.arange(len(edges) - 1) + (n - (len(profiles) - 1) / 2) * width
+            gap = profile.uncertainty - profile.error
+            axes.bar(position, gap, 0.9 * width, label=profile.label, color=style["color"])
+        axes.axhline(0, color=INK, linewidth=0.9)
+        names = [f"{low:g} to {high:g}" for low, high in pairwise(edges[:-1])]
+        axes.set_xticks(range(len(edges) - 1), [*names, f"{edges[-2]:g} and more"])
+        axes.grid(axis="x", visible=False)
+        axes.set(xlabel="distance to the true boundary (voxels)", ylabel="stated uncertainty minus error rate")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        figure.legend(loc="outside upper left", ncols=min(len(profiles), 2))
+    return figure
+
+
+def difference_figure(panels: Sequence[tuple[str, Sequence[Difference]]]) -> Figure:
+    """Differences between matched pipelines, one panel a metric; the colour and shape tell the verdict.
+
+    Args:
+        panels: title of a metric and its differences, each panel with the same pairs in the same order.
+    """
+    labels = [difference.label for difference in panels[0][1]]
+    with look():
+        figure = new_figure(max(2.3 * len(panels) + 1.6, 5.0), 0.32 * len(labels) + 1.2)
+        all_axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
+        for axes, (title, differences) in zip(all_axes, panels, strict=True):
+            axes.axvline(0, color=INK, linewidth=0.9)
+            for row, difference in enumerate(differences):
+                colour, marker = _VERDICTS[difference.verdict]
+                axes.plot([difference.low, difference.high], [row, row], color=colour, linewidth=1.8)
+                axes.plot([difference.value], [row], color=colour, marker=marker, markersize=5.5)
+            axes.set_title(title)
+            axes.locator_params(axis="x", nbins=4)
+        all_axes[0].set_yticks(range(len(labels)), labels)
+        all_axes[0].set_ylim(len(labels) - 0.4, -0.6)
+    return figure
+
+
+def temperature_figure(temperatures: Sequence[tuple[str, Sequence[float]]]) -> Figure:
+    """Learned temperatures of every repeat, one row a pipeline; above 1 the calibrator softens confidences.
+
+    Example:
+        >>> len(temperature_figure([("ts(z)", [1.4, 1.5, 1.4])]).axes)
+        1
+    """
+    with look():
+        figure = new_figure(6.2, 0.34 * len(temperatures) + 1.0)
+        axes = figure.subplots()
+        axes.axvline(1, color=INK, linewidth=0.9)
+        for row, (_, values) in enumerate(temperatures):
+            axes.plot(values, [row] * len(values), linestyle="", marker="o", color=BLUE, alpha=0.75)
+        axes.set_yticks(range(len(temperatures)), [label for label, _ in temperatures])
+        axes.set_ylim(len(temperatures) - 0.4, -0.6)
+        axes.set_xlabel("temperature T (one dot a repeat): left of 1 sharper, right of 1 softer")
+        low = min((min(values) for _, values in temperatures if values), default=1.0)
+        high = max((max(values) for _, values in temperatures if values), default=1.0)
+        axes.set_xlim(min(low, 1) - 0.08 * (high - low + 1), max(high, 1) + 0.08 * (high - low + 1))
+    return figure

@@ -1,0 +1,177 @@
+"""What the map figures show of a case: one plane of labels, predictions, confidences and free energies."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.local import LocalTemperatureScaling
+from lightning_calib.data.store import StoredCase
+from lightning_calib.functional.experts import winning_class
+from lightning_calib.functional.pooling import Pooling
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+IGNORED = -1
+MAX_SIDE = 256  # pixels of a map's longer side; larger planes are thinned out
+UNCHANGED, HARMFUL, BENEFICIAL, NEUTRAL = range(4)
+
+
+@dataclass(frozen=True)
+class CaseMaps:
+    """One plane of a case before and after calibration; arrays ``(H, W)``, labels ``IGNORED`` where nothing counts.
+
+    Attributes:
+        case_id: name of the case.
+        plane: index along the first axis of a volume; None for images.
+        target: true labels.
+        before: labels predicted by the pooled ensemble.
+        after: labels predicted by the pipeline.
+        confidence_before: probability of the predicted label before calibration.
+        confidence_after: the same after calibration.
+        flips: ``UNCHANGED``, ``HARMFUL``, ``BENEFICIAL`` or ``NEUTRAL``, the worst of each pixel's voxels.
+        temperature: temperature of each voxel, where the calibrator predicts one.
+    """
+
+    case_id: str
+    plane: int | None
+    target: Labels
+    before: Labels
+    after: Labels
+    confidence_before: Floats
+    confidence_after: Floats
+    flips: Labels
+    temperature: Floats | None = None
+
+    @property
+    def title(self) -> str:
+        """The case, with the plane of a volume."""
+        return self.case_id if self.plane is None else f"{self.case_id}, slice {self.plane}"
+
+
+def busiest_plane(counted_foreground: Tensor) -> int:
+    """Index along the first axis of the plane with most foreground.
+
+    Example:
+        >>> busiest_plane(torch.tensor([[[0, 0]], [[1, 1]], [[1, 0]]], dtype=torch.bool))
+        1
+    """
+    return int(counted_foreground.flatten(1).sum(dim=1).argmax())
+
+
+def foreground(target: Tensor, background: int | None, ignore_index: int | None) -> Tensor:
+    """Voxels of interest: not ignored and not background, which by default is the most common label."""
+    counted = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    if background is None:
+        present = target[counted]
+        background = int(present.mode().values) if present.numel() else -1
+    return counted & (target != background)
+
+
+@torch.no_grad()
+def case_maps(case: StoredCase, pooling: Pooling, calibrator: Calibrator) -> CaseMaps:
+    """Maps of one stored case under a pipeline; of a volume, the plane with most foreground.
+
+    Args:
+        case: the stored outputs.
+        pooling: pooling of the pipeline.
+        calibrator: its fitted calibrator.
+    """
+    plane, target = _plane_and_target(case)
+    pooled = case.pooled(pooling)[None]
+    whole = isinstance(calibrator, LocalTemperatureScaling) and calibrator.through_plane != 0
+    seen = pooled if whole or plane is None else pooled[:, :, plane : plane + 1]
+    at = plane if whole else 0
+    log_probs, raw = _cut(calibrator(seen), plane, at), _cut(seen, plane, at)
+    local = isinstance(calibrator, LocalTemperatureScaling)
+    temperature = _cut(calibrator.temperature(seen), plane, at)[0] if local else None  # type: ignore[operator]
+    before, after = winning_class(raw[None])[0], winning_class(log_probs[None])[0]
+    ignored = target == IGNORED
+    return CaseMaps(
+        case_id=case.case_id,
+        plane=plane,
+        target=_thin(target),
+        before=_thin(before.masked_fill(ignored, IGNORED)),
+        after=_thin(after.masked_fill(ignored, IGNORED)),
+        confidence_before=_mean(raw.log_softmax(dim=0).amax(dim=0).exp(), ignored),
+        confidence_after=_mean(log_probs.amax(dim=0).exp(), ignored),
+        flips=_worst(_flip_kinds(target, before, after).masked_fill(ignored, UNCHANGED)),
+        temperature=None if temperature is None else _mean(temperature, ignored),
+    )
+
+
+@torch.no_grad()
+def free_energy(case: StoredCase) -> tuple[Floats, float]:
+    r"""Map of the pooled logits' free energy, and its standard deviation over the counted voxels of the case.
+
+    .. math:: F(v) = \log \sum_c \exp z_c(v)
+
+    Softmax does not see it: where it varies, a calibrator that is not translation invariant may be misled.
+    """
+    energy = case.pooled("z").logsumexp(dim=0)
+    counted = _counted(case)
+    plane, target = _plane_and_target(case)
+    shown = energy if plane is None else energy[plane]
+    return _mean(shown, target == IGNORED), float(energy[counted].double().std(correction=0))
+
+
+def _counted(case: StoredCase) -> Tensor:
+    target, valid, ignore_index = case.target, case.valid, case.manifest.ignore_index
+    counted = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    return counted if valid is None else counted & valid
+
+
+def _plane_and_target(case: StoredCase) -> tuple[int | None, Tensor]:
+    """The plane to show, and its labels with everything that does not count as ``IGNORED``."""
+    labels, manifest = case.target.masked_fill(~_counted(case), IGNORED), case.manifest
+    if manifest.spatial_dims == 2:
+        return None, labels
+    plane = busiest_plane(foreground(labels, manifest.background, IGNORED))
+    return plane, labels[plane]
+
+
+def _cut(volume: Tensor, plane: int | None, at: int | None) -> Tensor:
+    """``(1, K, *S)`` as a plane ``(K, H, W)``."""
+    return volume[0] if plane is None else volume[0, :, at]
+
+
+def _flip_kinds(target: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    kinds = torch.where(before == target, HARMFUL, torch.where(after == target, BENEFICIAL, NEUTRAL))
+    return torch.where(before == after, UNCHANGED, kinds)
+
+
+def _step(height: int, width: int) -> int:
+    return math.ceil(max(height, width) / MAX_SIDE)
+
+
+def _thin(labels: Tensor) -> Labels:
+    """Every n-th voxel, so that the map has at most ``MAX_SIDE`` pixels a side."""
+    step = _step(*labels.shape)
+    thinned: Labels = labels[step // 2 :: step, step // 2 :: step].numpy().astype(np.int64)
+    return thinned
+
+
+def _blocks(values: Tensor, fill: float) -> Tensor:
+    """Blocks ``(h, w, n)`` of voxels that share a pixel, filled up at the far edges."""
+    step = _step(*values.shape)
+    height, width = (math.ceil((side - step // 2) / step) for side in values.shape)
+    padded = torch.nn.functional.pad(values, (0, step, 0, step), value=fill)[: height * step, : width * step]
+    return padded.reshape(height, step, width, step).movedim(2, 1).flatten(2)
+
+
+def _mean(values: Tensor, ignored: Tensor) -> Floats:
+    """Mean of the counted voxels of each pixel; NaN where there is none."""
+    mean: Floats = _blocks(values.double().masked_fill(ignored, torch.nan), torch.nan).nanmean(dim=2).numpy()
+    return mean
+
+
+def _worst(kinds: Tensor) -> Labels:
+    """The kind of flip to show of each pixel: harmful before neutral before beneficial before none."""
+    severity = torch.tensor([0, 3, 1, 2])[kinds]
+    worst: Labels = torch.tensor([UNCHANGED, BENEFICIAL, NEUTRAL, HARMFUL])[_blocks(severity, 0).amax(dim=2)].numpy()
+    return worst

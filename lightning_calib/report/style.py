@@ -1,0 +1,89 @@
+"""One look for all figures: colours that colour-blind readers can tell apart, and figures without global state."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+# Okabe & Ito (2008), "Color universal design"; black is left to the ink.
+BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
+ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#F0E442"
+
+# The page swaps these two for its own colours, so that a figure fits a light and a dark page.
+INK, FAINT = "#20242B", "#C9CED6"
+
+SEQUENTIAL, DIVERGING, ENERGY = "cividis", "PuOr", "magma"
+BACKGROUND_COLOUR, IGNORED_COLOUR = "#D9DCE1", "#FFFFFF"
+
+# Further classes: Tol's muted scheme, then Kelly-like tints, none of them close to the first seven.
+_CLASS_COLOURS = (
+    *(BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW),
+    *("#332288", "#882255", "#117733", "#999933", "#661100", "#6699CC", "#AA4466", "#44AA99", "#888888"),
+    *("#DDCC77", "#4B0055", "#A6761D", "#B2DF8A", "#1B4F72", "#F4A6A6"),
+)
+
+_RC: dict[Any, Any] = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.size": 9,
+    "font.family": ["sans-serif"],
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "image.interpolation": "none",  # one pixel a voxel, small files
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",  # text stays text: selectable, searchable, in the page's font
+    "svg.hashsalt": "lightning_calib",  # the same figure gives the same bytes
+    "text.color": INK,
+    "text.parse_math": False,  # names of cases and classes may hold a dollar sign
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw in the common look; the caller's settings are back afterwards."""
+    with matplotlib.rc_context(_RC):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches that no global state knows about."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def class_colours(num_classes: int, background: int | None = None) -> NDArray[np.float64]:
+    """RGB colours ``(C, 3)`` of the classes, the same in every figure and legend; a background is grey.
+
+    Example:
+        >>> class_colours(3, background=0).shape
+        (3, 3)
+    """
+    palette = iter(_CLASS_COLOURS * (1 + num_classes // len(_CLASS_COLOURS)))
+    names = [BACKGROUND_COLOUR if k == background else next(palette) for k in range(num_classes)]
+    return np.array([to_rgb(name) for name in names])
+
+
+def series_colours() -> Sequence[str]:
+    """Colours of curves, most important first."""
+    return (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
