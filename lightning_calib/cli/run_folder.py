@@ -1,0 +1,149 @@
+"""Where a run keeps what: members, checkpoints, outputs."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from lightning_calib.data.atomic import sha256, write_text
+from lightning_calib.data.manifest import Member
+
+try:
+    import fcntl
+except ImportError:  # Windows: no locks there
+    fcntl = None  # type: ignore[assignment]
+
+Checkpoint = Literal["last", "best"]
+
+_LOCK_SECONDS = 60.0
+# Differences that do not make another member: speed and place.
+_FREE = ("data.init_args.num_workers", "data.init_args.root", "data.init_args.check")
+_COMPARED = ("model", "data", "trainer.max_epochs", "trainer.max_steps", "trainer.accumulate_grad_batches")
+
+
+class RunError(ValueError):
+    """A run folder does not hold what a command needs."""
+
+
+@dataclass(frozen=True)
+class MemberFolder:
+    """Folder of one member: ``runs/<name>/members/<k>``."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the member: its seed."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The config that it is trained with."""
+        return self.path / "config.yaml"
+
+    @property
+    def progress(self) -> Path:
+        """Epoch and scores, renewed after each epoch."""
+        return self.path / "progress.json"
+
+    @property
+    def log(self) -> Path:
+        """What its process printed."""
+        return self.path / "train.log"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training went to its end."""
+        return (self.path / "finished.json").is_file()
+
+    def checkpoint(self, which: Checkpoint = "last") -> Path:
+        """Checkpoint file of the last epoch or of the best one."""
+        return self.path / "checkpoints" / f"{which}.ckpt"
+
+    def mark_finished(self, facts: dict[str, Any]) -> None:
+        """Leave the mark of a finished training."""
+        write_text(self.path / "finished.json", json.dumps(facts, indent=1) + "\n")
+
+    def refuse_other_config(self, config: dict[str, Any]) -> None:
+        """Stop where the member was begun with a config that gives another network."""
+        if not self.config.is_file():
+            return
+        ours, theirs = _compared(config), _compared(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        differing = sorted(key for key in ours | theirs if ours.get(key) != theirs.get(key))
+        if differing:
+            told = "; ".join(f"{key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing[:5])
+            raise RunError(
+                f"member {self.name} in {self.path} was begun with another config ({told}): "
+                "name another run, or remove the member's folder"
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training the member; the system frees it if this one dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a") as file:
+            deadline = time.monotonic() + _LOCK_SECONDS
+            while fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise RunError(f"member {self.name} is being trained by another process") from None
+                    time.sleep(0.2)
+            yield
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Folder of a run: ``runs/<name>``."""
+
+    path: Path
+
+    @property
+    def outputs(self) -> Path:
+        """The output store."""
+        return self.path / "outputs"
+
+    def member(self, seed: int | str) -> MemberFolder:
+        """Folder of the member with a seed."""
+        return MemberFolder(self.path / "members" / str(seed))
+
+    def members(self, names: Sequence[str] | None = None) -> list[MemberFolder]:
+        """The finished members, all or by name; others are named in the error."""
+        found = sorted((self.path / "members").glob("[0-9]*"), key=lambda path: int(path.name))
+        chosen = [MemberFolder(path) for path in found] if names is None else [self.member(n) for n in names]
+        if not chosen:
+            raise RunError(f"no members in {self.path / 'members'}: train them with `train.py ensemble`")
+        if unfinished := [member.name for member in chosen if not member.finished]:
+            raise RunError(
+                f"member(s) {', '.join(unfinished)} of {self.path} have not finished: run `train.py ensemble` "
+                "again, or choose others by --outputs.members"
+            )
+        return chosen
+
+    def records(self, members: Sequence[MemberFolder], which: Checkpoint) -> list[Member]:
+        """What an output store says about members: name, checkpoint and its hash."""
+        return [
+            Member(m.name, os.path.relpath(m.checkpoint(which), self.path), sha256(m.checkpoint(which)))
+            for m in members
+        ]
+
+
+def _compared(config: dict[str, Any]) -> dict[str, Any]:
+    flat = dict(_flatten(config))
+    return {key: value for key, value in flat.items() if key.startswith(_COMPARED) and key not in _FREE}
+
+
+def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    if not isinstance(value, dict):
+        yield prefix, value
+        return
+    for key, inner in value.items():
+        yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))

@@ -1,0 +1,295 @@
+"""The command behind train.py: fit, validate, test, predict, ensemble."""
+
+import os
+import sys
+import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.utilities import rank_zero_info
+
+from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
+from lightning_calib.callbacks.outputs import StoreOutputs
+from lightning_calib.callbacks.overlays import SampleOverlays
+from lightning_calib.cli.ensemble import Job, run_jobs, visible_gpus
+from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError, RunFolder
+from lightning_calib.data.atomic import write_text
+from lightning_calib.data.base import SegmentationDataModule
+from lightning_calib.data.cases import DataError
+from lightning_calib.data.manifest import Keep, StoreDtype, StoreError
+from lightning_calib.data.writer import OutputWriter
+from lightning_calib.tasks.prediction import EnsemblePrediction
+from lightning_calib.tasks.segmentation import SegmentationTask
+
+_FACTS = ("num_classes", "in_channels", "spatial_dims", "ignore_index", "background")
+_LOGGERS = [
+    {"class_path": f"pytorch_lightning.loggers.{logger}", "init_args": {"save_dir": "logs", "name": name}}
+    for logger, name in (("CSVLogger", "csv"), ("TensorBoardLogger", "tensorboard"))
+]
+
+
+@dataclass
+class OutputOptions:
+    """What ``predict`` stores.
+
+    Args:
+        members: names of the members; None for all.
+        checkpoint: ``last`` epoch, or the ``best`` by validation Dice.
+        keep: ``members``, or ``pooled`` for their pooled logits alone.
+        dtype: precision of the stored logits.
+    """
+
+    members: list[str] | None = None
+    checkpoint: Checkpoint = "last"
+    keep: Keep = "members"
+    dtype: StoreDtype = "float32"
+
+
+class MemberTrainer(Trainer):
+    """Lightning's Trainer, and the name of one more command."""
+
+    def ensemble(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        members: int = 5,
+        parallel: int | None = None,
+    ) -> None:
+        """Train all members, each as a process of its own; goes on where an earlier run stopped.
+
+        Args:
+            model: set by the command line.
+            datamodule: set by the command line.
+            members: number of members; their seeds count up from ``seed_everything``.
+            parallel: members that train at a time; by default one a GPU, or one.
+        """
+        raise RunError("ensembles are trained from the command line: train.py ensemble")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Keep the config in the member's folder and in the tracker."""
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write once, in the first process, when the training starts."""
+        if stage != "fit":
+            return
+        text = self.parser.dump(self.config, skip_none=False)
+        folder = Path(trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(text, encoding="utf-8")
+        for logger in trainer.loggers:
+            logger.log_hyperparams(yaml.safe_load(text))
+
+
+class TrainCLI(LightningCLI):
+    """LightningCLI with run folders, ensembles and output stores."""
+
+    def __init__(self, args: ArgsType = None) -> None:
+        """Parse, instantiate and run."""
+        super().__init__(
+            model_class=SegmentationTask,
+            datamodule_class=SegmentationDataModule,
+            subclass_mode_data=True,
+            trainer_class=MemberTrainer,
+            trainer_defaults={"logger": _LOGGERS, "log_every_n_steps": 1},
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"save_to_log_dir": False},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The commands, and which arguments of the Trainer's methods are not options."""
+        common = {"model", "dataloaders", "datamodule", "weights_only"}
+        return {
+            "fit": common | {"train_dataloaders", "val_dataloaders"},
+            "validate": common,
+            "test": common,
+            "predict": common | {"return_predictions", "ckpt_path"},
+            "ensemble": common,
+        }
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Name the run, and hand the facts of the data to the model."""
+        parser.add_argument("--name", type=str, required=True, help="Name of the run.")
+        parser.add_argument("--runs_dir", type=str, default="runs", help="Folder of all runs.")
+        parser.add_class_arguments(OutputOptions, "outputs")
+        parser.add_lightning_class_args(SampleOverlays, "overlays")
+        for fact in _FACTS:
+            parser.link_arguments(f"data.{fact}", f"model.{fact}", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse; unlike Lightning's, without a warning where ``args`` are given."""
+        parsed = parser.parse_object(args) if isinstance(args, (dict, Namespace)) else parser.parse_args(args)
+        self.config = parsed
+
+    @property
+    def options(self) -> Namespace:
+        """Parsed options of the command that runs."""
+        chosen: Namespace = self.config[self.subcommand]
+        return chosen
+
+    @property
+    def run(self) -> RunFolder:
+        """Folder of the run."""
+        return RunFolder(Path(self.options.runs_dir) / self.options.name)
+
+    @property
+    def member(self) -> MemberFolder:
+        """Folder of the member that the seed names."""
+        return self.run.member(int(self.options.seed_everything))
+
+    def before_instantiate_classes(self) -> None:
+        """Direct what the Trainer writes into the member's folder."""
+        self.options.trainer.default_root_dir = str(self.member.path)
+        if self.subcommand == "fit":
+            self.member.refuse_other_config(self._plain_options())
+        if self.subcommand in ("predict", "ensemble"):
+            self.options.trainer.logger = False
+        else:
+            place_loggers(self.options.trainer.logger, self.member.path)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add checkpoints, progress and atomic files to what the config asks for."""
+        chosen = self._get(self.config_init, "trainer")
+        callbacks = chosen.callbacks if isinstance(chosen.callbacks, list) else [chosen.callbacks]
+        plugins = chosen.plugins if isinstance(chosen.plugins, list) else [chosen.plugins]
+        kwargs["callbacks"] = [callback for callback in callbacks if callback] + self._member_callbacks()
+        kwargs["plugins"] = [plugin for plugin in plugins if plugin] + [AtomicCheckpoints()]
+        return super().instantiate_trainer(**kwargs)
+
+    def _member_callbacks(self) -> list[Callback]:
+        folder = self.member.checkpoint().parent
+        if self.subcommand != "fit":
+            return []
+        last = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
+        found: list[Callback] = [last, ProgressFile(self.member.progress), StopWithParent()]
+        if self.datamodule.val_dataloader():
+            best = ModelCheckpoint(folder, "best", "val/dice", mode="max", enable_version_counter=False)
+            found.insert(0, best)  # before the last one, which holds its state
+        return found
+
+    def fit(self, model: SegmentationTask, datamodule: SegmentationDataModule, ckpt_path: str | None) -> None:
+        """Train one member; goes on from its last epoch where it was interrupted."""
+        with self.member.locked() if _first_process() else nullcontext():
+            if self.member.finished:
+                rank_zero_info(f"member {self.member.name} in {self.member.path} is finished")
+                return
+            rank_zero_info(datamodule.summary())
+            last = self.member.checkpoint("last")
+            resume = ckpt_path or (str(last) if last.is_file() else None)
+            self.trainer.fit(model, datamodule=datamodule, ckpt_path=resume, weights_only=True)
+            if self.trainer.is_global_zero and last.is_file():
+                steps = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
+                self.member.mark_finished({"seed": int(self.options.seed_everything), **steps})
+
+    def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
+        """Score the member on the validation cases."""
+        self.trainer.validate(model, datamodule=datamodule, **self._with_checkpoint(options))
+
+    def test(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
+        """Score the member on the pool set."""
+        datamodule.test_dataloader = datamodule.predict_dataloader  # type: ignore[method-assign]
+        self.trainer.test(model, datamodule=datamodule, **self._with_checkpoint(options))
+
+    def predict(self, model: SegmentationTask, datamodule: SegmentationDataModule) -> None:
+        """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
+        options: OutputOptions = self._get(self.config_init, "outputs")
+        members = self.run.members(options.members)
+        rank_zero_info(f"{datamodule.summary()}\n{len(members)} members of {self.run.path}")
+        open_writer = partial(
+            OutputWriter,
+            self.run.outputs,
+            dataset=datamodule.name,
+            class_names=datamodule.class_names,
+            spatial_dims=datamodule.spatial_dims,
+            members=self.run.records(members, options.checkpoint),
+            background=datamodule.background,
+            ignore_index=datamodule.ignore_index,
+            keep=options.keep,
+            dtype=options.dtype,
+            groups=datamodule.groups,
+        )
+        store = StoreOutputs(open_writer, datamodule.pool_ids)
+        self.trainer.callbacks.append(store)  # type: ignore[attr-defined]
+        checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
+        ensemble = EnsemblePrediction.load(model, checkpoints)
+        self.trainer.predict(ensemble, datamodule=datamodule, return_predictions=False)
+
+    def ensemble(
+        self, model: SegmentationTask, datamodule: SegmentationDataModule, members: int, parallel: int | None
+    ) -> None:
+        """Train the members that are not finished, each as a process of its own."""
+        first = int(self.options.seed_everything)
+        folders = [self.run.member(seed) for seed in range(first, first + members)]
+        config = self._plain_options()
+        for folder in folders:
+            folder.refuse_other_config(config)
+        rank_zero_info(datamodule.summary())
+        path = self.run.path / "ensemble.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, yaml.safe_dump(config, sort_keys=False))
+        gpus = visible_gpus(os.environ, torch.cuda.device_count()) if torch.cuda.is_available() else []
+        jobs = [member_job(folder, path, bool(gpus)) for folder in folders if not folder.finished]
+        rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")
+        failures = run_jobs(jobs, parallel or max(len(gpus), 1), gpus)
+        if failures:
+            told = "\n".join(f"  member {name}: {why}" for name, why in failures.items())
+            raise RunError(f"{len(failures)} of {len(folders)} members failed; run it again to go on:\n{told}")
+
+    def _with_checkpoint(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The last checkpoint of the member where none is named."""
+        last = self.member.checkpoint("last")
+        if options.get("ckpt_path") is None:
+            if not last.is_file():
+                raise RunError(f"{last} does not exist: train the member first, or give --ckpt_path")
+            options["ckpt_path"] = str(last)
+        return options | {"weights_only": True}
+
+    def _plain_options(self) -> dict[str, Any]:
+        """The parsed options of a member, as a config file holds them."""
+        plain: dict[str, Any] = yaml.safe_load(self._parser(self.subcommand).dump(self.options, skip_none=False))
+        return {key: value for key, value in plain.items() if key not in ("members", "parallel", "ckpt_path")}
+
+
+def _first_process() -> bool:
+    """Whether this is the process that was started by hand, and not by another one's strategy."""
+    return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def place_loggers(loggers: Any, folder: Path) -> None:  # noqa: ANN401
+    """Let relative folders of loggers begin in the member's folder."""
+    for logger in loggers if isinstance(loggers, list) else [loggers]:
+        arguments = logger.get("init_args") if isinstance(logger, Namespace) else None
+        if arguments is not None and "save_dir" in arguments:
+            arguments.save_dir = str(folder / (arguments.save_dir or "."))
+
+
+def member_job(folder: MemberFolder, config: Path, on_gpu: bool) -> Job:
+    """The process that trains a member."""
+    command = [sys.executable, "-m", "lightning_calib", "train", "fit", "--config", str(config)]
+    command += ["--seed_everything", folder.name]
+    command += ["--trainer.devices", "1"] if on_gpu else []
+    return Job(folder.name, command, folder.log, folder.progress)
+
+
+def main(args: ArgsType = None) -> None:
+    """Run train.py; what the user can mend ends in one message, not in a traceback."""
+    os.environ.setdefault("WANDB_MODE", "offline")  # online on request: WANDB_MODE=online
+    # Lightning uses a part of torch that torch is about to rename; users cannot mend that.
+    warnings.filterwarnings("ignore", message=r".*treespec, LeafSpec", category=FutureWarning)
+    try:
+        TrainCLI(args)
+    except (RunError, StoreError, DataError) as problem:
+        sys.exit(f"train.py: {problem}")
