@@ -17,6 +17,12 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_
 hypothesis.settings.load_profile("ci")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests leave nothing in the user's cache, and find nothing there."""
+    os.environ["LIGHTNING_CALIB_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 def real_data(name: str) -> Path:
     """Folder of a real data set; skips the calling test where it is absent."""
     root = os.environ.get("LIGHTNING_CALIB_DATA")
