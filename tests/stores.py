@@ -1,0 +1,71 @@
+"""Output stores for tests: confused classes, miscalibrated in both directions, per-voxel offsets."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lightning_calib.data.manifest import Member
+from lightning_calib.data.store import OutputStore
+from lightning_calib.data.writer import OutputWriter
+
+
+def blocky_target(shape: tuple[int, ...], num_classes: int, generator: torch.Generator) -> Tensor:
+    """Labels in blocks of about 4 voxels, so that there are boundaries and insides."""
+    coarse = torch.randint(num_classes, [-(-size // 4) for size in shape], generator=generator)
+    for axis in range(len(shape)):
+        coarse = coarse.repeat_interleave(4, dim=axis).narrow(axis, 0, shape[axis])
+    return coarse
+
+
+def member_logits(target: Tensor, num_classes: int, members: int, generator: torch.Generator) -> Tensor:
+    """``(M, C, *S)``: class 0 is overconfident, the others underconfident, neighbours in number are confused."""
+    shape = (members, num_classes, *target.shape)
+    logits = torch.randn(shape, generator=generator)
+    signal = torch.where(target == 0, 1.0, 4.0)
+    logits.scatter_add_(1, target.expand(members, 1, *target.shape), signal.expand(members, 1, *target.shape))
+    confused = (target + 1) % num_classes
+    logits.scatter_add_(1, confused.expand(members, 1, *target.shape), torch.full((members, 1, *target.shape), 1.5))
+    logits[:, :, ...] *= torch.where(target == 0, 2.5, 0.6)
+    return logits + torch.randn((members, 1, *target.shape), generator=generator)  # offsets that softmax cannot see
+
+
+def write_store(
+    path: Path,
+    cases: int = 9,
+    num_classes: int = 4,
+    members: int = 2,
+    shape: tuple[int, ...] = (16, 20),
+    ignore_index: int | None = 255,
+    background: int | None = None,
+    groups: dict[str, str] | None = None,
+    valid: bool = False,
+    keep: str = "members",
+    seed: int = 0,
+) -> OutputStore:
+    """Write a store of random cases ``case-00``, ``case-01``, ... and open it."""
+    names = [f"class {i}" for i in range(num_classes)]
+    writer = OutputWriter(
+        path,
+        "toy",
+        names,
+        len(shape),
+        [Member(str(i)) for i in range(members)],
+        background=background,
+        ignore_index=ignore_index,
+        keep=keep,
+        groups=groups,
+    )
+    for number in range(cases):
+        generator = torch.Generator().manual_seed(1000 * seed + number)
+        target = blocky_target(shape, num_classes, generator)
+        logits = member_logits(target, num_classes, members, generator)
+        if ignore_index is not None:
+            target[torch.rand(shape, generator=generator) < 0.1] = ignore_index
+        mask = None
+        if valid:
+            mask = torch.ones(shape, dtype=torch.bool)
+            mask[: shape[0] // 4] = False
+        writer.write(f"case-{number:02d}", logits, target, valid=mask)
+    writer.finish()
+    return OutputStore(path)
