@@ -124,7 +124,7 @@ def _case_row(case: TestCase, statistics: ImageStatistics, facts: Facts, repeat:
 
 
 def _bin_rows(table: BinTable, repeat: int, pipeline: str) -> Iterator[BinRow]:
-    columns = zip(table[0].tolist(), table.correct.tolist(), table.confidence.tolist(), strict=True)
+    columns = zip(table.voxels.tolist(), table.correct.tolist(), table.confidence.tolist(), strict=True)
     for number, (count, correct, confidence) in enumerate(columns):
         if count:
             yield BinRow(repeat, pipeline, number, count, confidence, correct)

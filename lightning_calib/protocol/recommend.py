@@ -19,6 +19,7 @@ from lightning_calib.protocol.statistics import (
 
 Preserve = Literal["order", "argmax", "none"]
 _KEPT = {"order": ("order",), "argmax": ("order", "argmax"), "none": ("order", "argmax", None)}
+NEGLIGIBLE = 1e-4  # difference in NLL that nobody would act upon, however certain it is
 _SCORES = ("nll", "dice", "ece", "ba_ece", "flip")
 
 
@@ -37,7 +38,8 @@ class Recommendation:
         best: the eligible pipeline with the lowest ``test`` NLL, known only in hindsight.
         regret: ``test`` NLL that choosing by ``val`` costs against :attr:`best`: in every repeat that repeat's
             own choice is judged on that repeat's test cases, so that no test case had a say.
-        within_noise: eligible pipelines whose ``test`` NLL cannot be told from the recommended one's.
+        within_noise: eligible pipelines whose ``test`` NLL cannot be told from the recommended one's, or differs
+            from it by less than 1e-4.
     """
 
     preserve: Preserve
@@ -136,10 +138,11 @@ def _interval(tables: list[Floats], replicates: int, seed: int) -> Interval:
 
 
 def _within_noise(tables: list[Floats], names: list[str], pick: str, replicates: int, seed: int) -> list[str]:
-    """Pipelines whose interval of the NLL difference to the pick holds 0."""
+    """Pipelines whose NLL difference to the pick is negligible, or has an interval that holds 0."""
     differences = [table - table[:, [names.index(pick)]] for table in tables]
     found = intervals(point_estimate(differences), two_level_bootstrap(differences, replicates, seed))
-    return [name for name, d in zip(names, found, strict=True) if name != pick and d.low <= 0 <= d.high]
+    vague = [abs(d.mean) < NEGLIGIBLE or d.low <= 0 <= d.high for d in found]
+    return [name for name, within in zip(names, vague, strict=True) if within and name != pick]
 
 
 def describe(recommendation: Recommendation, repeats: int) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,7 +95,7 @@ def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in fields(kind)])
-    writer.writerows(astuple(row) for row in rows)
+    writer.writerows(vars(row).values() for row in rows)
     write_text(path, text.getvalue())
 
 
