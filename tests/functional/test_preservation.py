@@ -42,6 +42,13 @@ def test_what_is_in_order_stays_bit_for_bit(seed):
     assert restore_order(logits / 2, logits).equal(logits / 2)
 
 
+def test_an_inversion_of_one_ulp_is_mended():
+    low = torch.tensor(-2.0)
+    high = torch.nextafter(low, torch.tensor(0.0))
+    fixed = restore_order(torch.stack([torch.tensor(-0.5), low, high]).view(1, 3), torch.tensor([[3.0, 2.0, 1.0]]))
+    assert fixed.tolist() == [[-0.5, -2.0, -2.0]]
+
+
 def test_gradient_ignores_the_repair():
     log_probs = torch.tensor([[-1.0, -0.5, -2.0]], requires_grad=True)
     weights = torch.tensor([[1.0, 2.0, 3.0]])
