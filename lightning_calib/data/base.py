@@ -23,15 +23,25 @@ def collate(samples: Sequence[Sample]) -> Sample:
     """Batch of samples: tensors are stacked, everything else becomes a list.
 
     Example:
-        >>> batch = collate([{"target": torch.zeros(4), "case_id": "a"}, {"target": torch.ones(4), "case_id": "b"}])
+        >>> batch = collate([{"target": torch.zeros(4), "case_id": name} for name in "ab"])
         >>> batch["target"].shape, batch["case_id"]
         (torch.Size([2, 4]), ['a', 'b'])
     """
     batch: Sample = {}
     for name, value in samples[0].items():
         values = [sample[name] for sample in samples]
+        if isinstance(value, Tensor) and len({v.shape for v in values}) > 1:
+            sizes = ", ".join(f"{s['case_id']} {tuple(s[name].shape)}" for s in samples)
+            raise ValueError(f"samples of a batch differ in size: {sizes}; set crop_size, image_size or batch_size: 1")
         batch[name] = torch.stack(values) if isinstance(value, Tensor) else values
     return batch
+
+
+def at_least(option: str, value: int | Sequence[int] | None, least: int) -> None:
+    """Refuse an option, or a side of a size, below ``least``; None passes."""
+    sides = [value] if isinstance(value, int) else value or ()
+    if any(side < least for side in sides):
+        raise ValueError(f"{option} = {value}; give at least {least}")
 
 
 class SegmentationDataModule(LightningDataModule):
@@ -77,9 +87,9 @@ class SegmentationDataModule(LightningDataModule):
     ) -> None:
         """Keep the options."""
         super().__init__()
-        for option, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0)):
-            if value < least:
-                raise ValueError(f"{option} = {value}; give at least {least}")
+        at_least("batch_size", batch_size, 1)
+        at_least("num_workers", num_workers, 0)
+        at_least("samples_per_epoch", samples_per_epoch, 1)
         self.batch_size, self.num_workers = batch_size, num_workers
         self.seed, self.split_seed = seed, split_seed
         self.val_fraction = check_fraction(val_fraction, "val_fraction")

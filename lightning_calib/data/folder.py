@@ -61,7 +61,7 @@ class Folder(ImageDataModule):
         val_list: the same for validation.
         pool_fraction: share of the cases that form the pool set where there is no list.
         normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
-        all_orientations: images have no up or down; augmentation uses all eight orientations.
+        all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
         options: those of :class:`~lightning_calib.data.images.ImageDataModule`.
     """
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from lightning_calib.data.base import SegmentationDataModule, Stage
+from lightning_calib.data.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.data.cases import Case
 from lightning_calib.data.checks import Facts, label_facts
 from lightning_calib.data.sampling import SampleKey, generator
@@ -89,6 +89,8 @@ class ImageDataModule(SegmentationDataModule):
     ) -> None:
         """Keep the options."""
         super().__init__(**options)
+        at_least("image_size", image_size, 1)
+        at_least("crop_size", crop_size, 1)
         self.image_size, self.crop_size, self.augmentation = image_size, crop_size, augmentation
         self.raw_transform = raw_transform
 

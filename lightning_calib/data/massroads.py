@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lightning_calib.data.base import at_least
 from lightning_calib.data.cases import Case, DataError, Splits, pick
 from lightning_calib.data.checks import Facts, scan
 from lightning_calib.data.images import Array, ImageDataModule, ReadImage
@@ -113,8 +114,7 @@ class MassachusettsRoads(ImageDataModule):
         self.root, self.class_names = Path(root), ["background", "road"]
         self.max_blank = check_fraction(max_blank, "max_blank")
         self.ignore_index, self.crop = IGNORE if ignore_blank else None, crop
-        if crop is not None and crop < 1:
-            raise ValueError(f"crop = {crop}; give at least 1, or null for whole tiles")
+        at_least("crop", crop, 1)
         tiles, problems = self._find()
         facts, broken = scan(tiles, self.inspect, self.recipe())
         if problems + broken:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_calib.data.base import at_least
 from lightning_calib.data.cases import Case, Splits
 from lightning_calib.data.drawing import CLASSES, Style, draw
 from lightning_calib.data.images import Array, ImageDataModule, ReadImage
@@ -42,8 +43,7 @@ class DrawImage:
 
 def shape_cases(part: str, count: int) -> list[Case]:
     """Cases ``part_0000`` to ``part_<count - 1>``."""
-    if count < 1:
-        raise ValueError(f"num_{part} = {count}; give at least 1")
+    at_least(f"num_{part}", count, 1)
     return [Case(f"{part}_{n:04d}") for n in range(count)]
 
 
@@ -91,6 +91,7 @@ class Shapes(ImageDataModule):
     ) -> None:
         """Name the images; each is drawn when it is asked for."""
         super().__init__(**options)
+        at_least("size", size, 1)
         self.class_names = list(CLASSES)
         self.draw = DrawImage(tuple(size), data_seed, shift)
         train, val, pool = (

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_calib.data.base import at_least
 from lightning_calib.data.cases import Case, Splits
 from lightning_calib.data.drawing import CLASSES
 from lightning_calib.data.shapes import drawn, shape_cases
@@ -66,6 +67,7 @@ class Shapes3D(VolumeDataModule):
     ) -> None:
         """Name the volumes; each is drawn when it is asked for."""
         super().__init__(patch_size=patch_size, **options)
+        at_least("size", size, 1)
         self.class_names = list(CLASSES)
         self.draw = DrawVolume(tuple(size), data_seed, shift)
         train, val, pool = (

@@ -39,13 +39,22 @@ def normalize(image: Array, how: Normalization) -> Array:
     return np.asarray((pixels - mean) / np.maximum(std, 1e-6))
 
 
-def _geometry(augmentation: Augmentation, any_orientation: bool) -> list[A.BasicTransform]:
+def _orientation(any_orientation: bool, cropped: bool) -> list[A.BasicTransform]:
+    if not any_orientation:
+        return [A.HorizontalFlip(p=0.5)]
+    # A quarter turn would change the shape of a whole image, and with it that of a batch.
+    return [A.D4(p=1)] if cropped else [A.HorizontalFlip(p=0.5), A.VerticalFlip(p=0.5)]
+
+
+def _geometry(augmentation: Augmentation, any_orientation: bool, cropped: bool) -> list[A.BasicTransform]:
     if augmentation == "none":
         return []
-    steps: list[A.BasicTransform] = [A.D4(p=1) if any_orientation else A.HorizontalFlip(p=0.5)]
-    if augmentation == "strong":
-        steps.insert(0, A.RandomScale(scale_limit=(-0.5, 1.0), interpolation=cv2.INTER_LINEAR, p=0.8))
-    return steps
+    turn = _orientation(any_orientation, cropped)
+    if augmentation == "light":
+        return turn
+    if cropped:
+        return [A.RandomScale(scale_limit=(-0.5, 1.0), interpolation=cv2.INTER_LINEAR, p=0.8), *turn]
+    return [A.Affine(scale=(0.5, 2.0), border_mode=cv2.BORDER_REFLECT_101, p=0.8), *turn]
 
 
 def _colour(augmentation: Augmentation) -> list[A.BasicTransform]:
@@ -77,7 +86,8 @@ class ImageTransform:
         crop_size: height and width of a random crop; None takes whole images.
         augmentation: none; light (mirroring, brightness); strong (also scale .5 to 2, colour, blur, noise).
         normalization: how intensities are scaled, see :func:`normalize`.
-        any_orientation: the image has no up or down (aerial, microscopy): all eight orientations are used.
+        any_orientation: the image has no up or down (aerial, microscopy): crops are turned to all eight
+            orientations, whole images mirrored both ways.
     """
 
     image_size: tuple[int, int] | None = None
@@ -90,7 +100,7 @@ class ImageTransform:
         """Compose the steps once."""
         resize = [] if self.image_size is None else [A.Resize(*self.image_size, interpolation=cv2.INTER_AREA)]
         colour = _colour(self.augmentation) if self.normalization == "imagenet" else []
-        geometry = _geometry(self.augmentation, self.any_orientation)
+        geometry = _geometry(self.augmentation, self.any_orientation, self.crop_size is not None)
         self._steps = A.Compose([*resize, *geometry, *_crop(self.crop_size), *colour])
 
     def __call__(self, image: Array, target: Array, rng: np.random.Generator) -> tuple[Array, Array]:

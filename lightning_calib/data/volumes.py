@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_calib.data.base import SegmentationDataModule, Stage
+from lightning_calib.data.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.data.cases import Case, Splits
 from lightning_calib.data.checks import Facts, label_facts
 from lightning_calib.data.grids import Grid, nonzero_box
@@ -112,8 +112,7 @@ class VolumeDataModule(SegmentationDataModule):
     ) -> None:
         """Keep the options."""
         super().__init__(**options)
-        if min(patch_size) < 1:
-            raise ValueError(f"patch_size = {patch_size}; every side must be at least 1")
+        at_least("patch_size", patch_size, 1)
         self.patch_size, self.augmentation = tuple(patch_size), augmentation
         self.foreground = check_fraction(foreground, "foreground")
 
