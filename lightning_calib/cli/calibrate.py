@@ -11,12 +11,14 @@ from typing import Any
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
+from lightning_calib.cli.report import report
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 
 # One line adds a command. It returns its exit code, or None for 0.
 COMMANDS: dict[str, Callable[..., int | None]] = {
+    "report": report,
     "verify": verify,
 }
 

@@ -7,10 +7,9 @@ from itertools import pairwise
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from lightning_calib.report.style import BLUE, FAINT, GREEN, INK, PURPLE, VERMILLION, look, new_figure
+from lightning_calib.report.style import BLUE, FAINT, GREEN, INK, PURPLE, VERMILLION, look, new_figure, percent
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +86,7 @@ def reliability_figure(curves: Sequence[Reliability]) -> Figure:
         top.text(0.02, 0.94, "too careful", ha="left", color=INK, alpha=0.65, fontsize=8.5)
         top.legend(loc="upper left", bbox_to_anchor=(0, 0.92))
         bottom.set(xlabel="confidence", ylabel="voxels", yscale="log")
-        bottom.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        bottom.yaxis.set_major_formatter(percent)
     return figure
 
 
@@ -122,7 +121,7 @@ def band_figure(profiles: Sequence[BandProfile], edges: Sequence[float]) -> Figu
         axes.set_xticks(range(len(edges) - 1), [*names, f"{edges[-2]:g} and more"])
         axes.grid(axis="x", visible=False)
         axes.set(xlabel="distance to the true boundary (voxels)", ylabel="stated uncertainty minus error rate")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        axes.yaxis.set_major_formatter(percent)
         figure.legend(loc="outside upper left", ncols=min(len(profiles), 2))
     return figure
 

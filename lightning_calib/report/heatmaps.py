@@ -106,4 +106,12 @@ def _write(axes: Axes, values: Floats, norm: TwoSlopeNorm) -> None:
         if not np.isnan(value):
             dark = abs(float(norm(value)) - 0.5) > 0.33
             colour = "#FFFFFF" if dark else "#000000"
-            axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=colour)
+            axes.text(
+                column,
+                row,
+                f"{value + 0.0:.1f}".replace("-0.0", "0.0"),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=colour,
+            )

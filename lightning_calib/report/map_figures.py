@@ -1,6 +1,7 @@
 """Pictures of cases: confidences before and after, flips, free energy, local temperatures."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,6 +27,9 @@ from lightning_calib.report.style import (
 )
 
 _PANEL = 2.0  # inches of a panel's width
+_LEGEND_COLUMNS = 8
+_Place = Literal["outside lower left", "outside upper right"]
+_SMALLEST_RANGE = 0.1  # of a colour scale
 _FLIP_COLOURS = (BACKGROUND_COLOUR, VERMILLION, BLUE, ORANGE)
 _FLIP_NAMES = (
     "unchanged",
@@ -56,9 +60,9 @@ def confidence_figure(
             low = 1 / len(class_names)
             images = [_scalar(row[3 + n], shown, SEQUENTIAL, low, 1.0) for n, shown in enumerate(_confidences(case))]
             row[0].set_ylabel(case.title, fontsize=8)
-        _titles(grid[0], ["truth", "prediction", "errors", *names])
+        _titles(grid[0], ["truth", "prediction", "errors (orange)", *names])
         figure.colorbar(images[0], ax=grid[:, 3:].ravel().tolist(), label="confidence", shrink=0.8, aspect=30)
-        _legend(figure, [*class_names, "wrong"], [*colours, np.array(to_rgb(VERMILLION))])
+        _legend(figure, class_names, colours)
     return figure
 
 
@@ -74,7 +78,8 @@ def flip_figure(maps: Sequence[CaseMaps], class_names: Sequence[str], background
             _labels(row[3], np.where(case.target == IGNORED, IGNORED, case.flips), flip_colours)
             row[0].set_ylabel(case.title, fontsize=8)
         _titles(grid[0], ["truth", "before", "after", "flips"])
-        _legend(figure, [*class_names, *_FLIP_NAMES[1:]], [*colours, *flip_colours[1:]])
+        _legend(figure, class_names, colours)
+        _legend(figure, _FLIP_NAMES[1:], flip_colours[1:], "outside upper right", title="flips: ")
     return figure
 
 
@@ -93,11 +98,10 @@ def local_temperature_figure(maps: Sequence[tuple[str, Floats]]) -> Figure:
 
 
 def _scalar_figure(maps: Sequence[tuple[str, Floats]], colour_map: str, label: str) -> Figure:
-    low = float(np.nanmin([np.nanmin(values) for _, values in maps]))
-    high = float(np.nanmax([np.nanmax(values) for _, values in maps]))
+    low, high = _limits(np.concatenate([values.ravel() for _, values in maps]))
     height, width = maps[0][1].shape
     with look():
-        figure = new_figure(2.6 * len(maps) + 0.9, 2.6 * min(height / width, 2.0) + 0.5)
+        figure = new_figure(2.6 * len(maps) + 0.9, 2.6 * min(height / width, 2.0) + 0.5, images=True)
         grid = np.atleast_1d(figure.subplots(1, len(maps)))
         for axes, (title, values) in zip(grid, maps, strict=True):
             image = _scalar(axes, values, colour_map, low, high)
@@ -109,7 +113,7 @@ def _scalar_figure(maps: Sequence[tuple[str, Floats]], colour_map: str, label: s
 def _grid(maps: Sequence[CaseMaps], columns: int) -> tuple[Figure, NDArray[np.object_]]:
     """A figure with one row of panels a case, rows as high as their maps."""
     ratios = [min(case.target.shape[0] / case.target.shape[1], 2.0) for case in maps]
-    figure = new_figure(_PANEL * columns + 0.9, _PANEL * sum(ratios) + 0.25 * len(maps) + 0.6)
+    figure = new_figure(_PANEL * columns + 0.9, _PANEL * sum(ratios) + 0.1 * len(maps) + 0.7, images=True)
     return figure, figure.subplots(len(maps), columns, squeeze=False, height_ratios=ratios)
 
 
@@ -150,6 +154,18 @@ def _rgb(names: Sequence[str]) -> Floats:
     return np.array([to_rgb(name) for name in names])
 
 
-def _legend(figure: Figure, names: Sequence[str], colours: Sequence[Floats]) -> None:
-    patches = [Patch(color=tuple(colour), label=name) for name, colour in zip(names, colours, strict=True)]
-    figure.legend(handles=patches, loc="outside lower left", ncols=6, fontsize=8, handlelength=1.1, columnspacing=1.2)
+def _legend(
+    figure: Figure, names: Sequence[str], colours: Floats, place: _Place = "outside lower left", title: str = ""
+) -> None:
+    """Patches in rows, read from left to right as the names are given."""
+    patches = [Patch(color=tuple(colour), label=title + name) for name, colour in zip(names, colours, strict=True)]
+    columns = min(_LEGEND_COLUMNS, len(patches))
+    by_column = [patch for column in range(columns) for patch in patches[column::columns]]
+    figure.legend(handles=by_column, loc=place, ncols=columns, fontsize=8, handlelength=1.1, columnspacing=1.2)
+
+
+def _limits(values: Floats) -> tuple[float, float]:
+    """Ends of a colour scale, which does not blow rounding errors up."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    margin = max(0.0, _SMALLEST_RANGE - (high - low)) / 2
+    return low - margin, high + margin

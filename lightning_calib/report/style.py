@@ -1,6 +1,6 @@
 """One look for all figures: colours that colour-blind readers can tell apart, and figures without global state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from lightning_calib.report.numbers import MINUS
 
 # Okabe & Ito (2008), "Color universal design"; black is left to the ink.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -67,9 +69,25 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of a size in inches that no global state knows about."""
-    return Figure(figsize=(width, height), layout="constrained")
+def new_figure(width: float, height: float, images: bool = False) -> Figure:
+    """An empty figure of a size in inches that no global state knows about.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        images: whether it holds panels of a fixed aspect, which then stand close together.
+    """
+    return Figure(figsize=(width, height), layout="compressed" if images else "constrained")
+
+
+def percent(share: float, _: float = 0) -> str:
+    """A share as a percentage with as many digits as it needs, for the ticks of an axis.
+
+    Example:
+        >>> percent(0.5), percent(0.0001)
+        ('50 %', '0.01 %')
+    """
+    return f"{100 * share:.6g} %".replace("-", MINUS)
 
 
 def class_colours(num_classes: int, background: int | None = None) -> NDArray[np.float64]:
@@ -82,8 +100,3 @@ def class_colours(num_classes: int, background: int | None = None) -> NDArray[np
     palette = iter(_CLASS_COLOURS * (1 + num_classes // len(_CLASS_COLOURS)))
     names = [BACKGROUND_COLOUR if k == background else next(palette) for k in range(num_classes)]
     return np.array([to_rgb(name) for name in names])
-
-
-def series_colours() -> Sequence[str]:
-    """Colours of curves, most important first."""
-    return (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)

@@ -1,0 +1,62 @@
+"""A report from the files of a run: the page, the table in three formats, the figures."""
+
+from pathlib import Path
+
+from lightning_calib.data.atomic import write_text
+from lightning_calib.protocol.layout import ResultsError
+from lightning_calib.report.html import render
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.section import Section, attempt
+from lightning_calib.report.sections import SECTIONS
+from lightning_calib.report.style import look
+from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
+
+_PNG_DPI = 130
+
+
+def build_report(calibration: Path, outputs: Path | None, destination: Path) -> Path:
+    """Write the report of a calibration run.
+
+    Sections whose inputs are missing say so; the page is written all the same.
+
+    Args:
+        calibration: folder that ``calibrate.py run`` wrote.
+        outputs: the frozen outputs behind it, for the maps; None tries the folder that the run recorded.
+        destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex`` and ``figures/``.
+
+    Returns:
+        Path of ``index.html``.
+
+    Raises:
+        ResultsError: where ``calibration`` holds no results at all.
+    """
+    inputs = Inputs.open(calibration, outputs)
+    sections = [attempt(key, title, make, inputs) for key, title, make in SECTIONS]
+    destination.mkdir(parents=True, exist_ok=True)
+    _write_tables(inputs, destination)
+    _write_figures(sections, destination / "figures")
+    page = destination / "index.html"
+    write_text(page, render(f"Calibration of {inputs.results.dataset['name']}", sections))
+    return page
+
+
+def _write_tables(inputs: Inputs, destination: Path) -> None:
+    """The main table beside the page; an unfinished run has none."""
+    try:
+        table = inputs.table
+    except (ResultsError, KeyError):
+        return
+    write_text(destination / "table.md", to_markdown(table))
+    write_text(destination / "table.csv", to_csv(table))
+    write_text(destination / "table.tex", to_latex(table))
+    write_text(destination / "table_intervals.tex", to_latex(table, intervals=True))
+
+
+def _write_figures(sections: list[Section], folder: Path) -> None:
+    """Every figure as a PNG on white, for slides and papers."""
+    folder.mkdir(exist_ok=True)
+    for section in sections:
+        for picture in section.pictures:
+            with look():
+                picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI, facecolor="white")
+                picture.figure.set_layout_engine("none")  # it is laid out now; the page draws it once more

@@ -1,0 +1,130 @@
+"""What a report is made of: the results of a run and, where it is at hand, its output store."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.data.manifest import StoreError
+from lightning_calib.data.store import OutputStore
+from lightning_calib.protocol.results import Results
+from lightning_calib.report.tables import MainTable, Row, main_table
+
+
+class MissingInput(ValueError):
+    """A section cannot be made; the message says what is missing and why."""
+
+
+@dataclass
+class Inputs:
+    """Results and outputs of one run, with the choices that all sections share.
+
+    Attributes:
+        results: what ``calibrate.py run`` wrote.
+        store: the frozen outputs; None where they could not be opened.
+        store_problem: why not.
+    """
+
+    results: Results
+    store: OutputStore | None
+    store_problem: str = ""
+
+    @classmethod
+    def open(cls, calibration: Path, outputs: Path | None) -> "Inputs":
+        """Open a run; without ``outputs`` the folder that its settings name is tried."""
+        results = Results.open(calibration)
+        recorded = results.settings.get("outputs")
+        folder = outputs or (Path(recorded) if recorded else None)
+        if folder is None:
+            return cls(results, None, "no output store was given")
+        try:
+            return cls(results, OutputStore(folder))
+        except (StoreError, OSError) as problem:
+            return cls(results, None, str(problem))
+
+    @property
+    def outputs(self) -> OutputStore:
+        """The output store, for sections that cannot do without."""
+        if self.store is None:
+            raise MissingInput(
+                f"These pictures are drawn from the ensemble's stored outputs, which could not be read: "
+                f"{self.store_problem}. Name the folder with --outputs."
+            )
+        return self.store
+
+    @cached_property
+    def table(self) -> MainTable:
+        """The main table."""
+        scores = {name: entry["metrics"] for name, entry in self.results.summary["pipelines"].items()}
+        return main_table(self.results.dataset["name"], self.results.pipelines, scores, self.notes)
+
+    @cached_property
+    def notes(self) -> dict[str, str]:
+        """What is to be said about pipelines without scores in all repeats."""
+        errors = {(failure.repeat, failure.pipeline): failure.error for failure in self.results.failures}
+        notes: dict[str, list[str]] = {}
+        for repeat, name in self.results.missing:
+            reason = errors.get((repeat, name), "no scores were written")
+            notes.setdefault(name, []).append(f"repeat {repeat}: {reason}")
+        return {name: "; ".join(reasons) for name, reasons in notes.items()}
+
+    @property
+    def scored(self) -> list[str]:
+        """Pipelines with scores in at least one repeat."""
+        absent = {name for name in self.results.pipelines if not self.repeats_of(name)}
+        return [name for name in self.results.pipelines if name not in absent]
+
+    def repeats_of(self, pipeline: str) -> list[int]:
+        """Repeats in which a pipeline has scores."""
+        return [r for r in self.results.repeats if self.results.cases_of(r, pipeline)]
+
+    @property
+    def constraint(self) -> str:
+        """What the deployed pipeline must keep: the run's own constraint, or the order of the classes."""
+        return str(self.results.settings.get("preserve") or "order")
+
+    @property
+    def recommendation(self) -> dict[str, Any]:
+        """The recommendation under the run's constraint."""
+        found: dict[str, Any] | None = self.results.summary["recommendation"].get(self.constraint)
+        if found is None:
+            raise MissingInput(
+                f"No pipeline that preserves {self.constraint!r} has scores in all repeats, so none is recommended."
+            )
+        return found
+
+    @property
+    def recommended(self) -> PipelineName:
+        """The pipeline to deploy; without a recommendation, the first pipeline with scores."""
+        try:
+            return PipelineName.parse(self.recommendation["pipeline"])
+        except MissingInput:
+            return self.first_scored
+
+    @property
+    def first_scored(self) -> PipelineName:
+        """A pipeline to fall back on."""
+        if not self.scored:
+            raise MissingInput("No pipeline has scores in this run.")
+        return PipelineName.parse(self.scored[-1])
+
+    def uncalibrated(self, pipeline: PipelineName) -> str:
+        """The baseline of a pipeline: the same pooling without a calibrator."""
+        return str(PipelineName("identity", pipeline.pooling))
+
+    def best(self, metric: str, among: Callable[[Row], bool]) -> str | None:
+        """The pipeline with the lowest value of a metric among some rows; None without any."""
+        rows = [row for row in self.table.rows if row.cells[metric].known and not row.again and among(row)]
+        chosen = min(rows, key=lambda row: row.cells[metric].value or 0.0, default=None)
+        return None if chosen is None else str(chosen.pipeline)
+
+    def fitted(self, pipeline: str) -> tuple[int, Calibrator] | None:
+        """The first repeat with a fitted calibrator of a pipeline, and that calibrator."""
+        for repeat in self.results.repeats:
+            calibrator = self.results.calibrator(repeat, pipeline)
+            if calibrator is not None:
+                return repeat, calibrator.eval()
+        return None

@@ -1,0 +1,46 @@
+"""The section on how the report came about: data, splits, settings, versions."""
+
+import json
+import platform
+from typing import Any
+
+import torch
+
+from lightning_calib import __version__
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import format_count
+from lightning_calib.report.section import Section
+
+
+def provenance(inputs: Inputs) -> Section:
+    """Facts that let someone else make the same report."""
+    settings = dict(inputs.results.settings)
+    versions = settings.pop("versions", {})
+    data = {
+        "facts": _facts(inputs),
+        "versions": versions,
+        "here": {"lightning_calib": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "settings": json.dumps(settings, indent=2, ensure_ascii=False),
+        "folder": str(inputs.results.folder),
+    }
+    lead = "The same settings and versions on the same outputs give the same numbers."
+    return Section("provenance", "How it was made", lead, "provenance.html", data=data)
+
+
+def _facts(inputs: Inputs) -> list[tuple[str, str]]:
+    results = inputs.results
+    dataset: dict[str, Any] = results.dataset
+    facts = [
+        ("data set", str(dataset["name"])),
+        ("classes", ", ".join(dataset["class_names"])),
+        ("members of the ensemble", format_count(dataset.get("num_members"))),
+        ("held-out cases", format_count(dataset.get("num_cases"))),
+        ("repeats", format_count(len(results.repeats))),
+        ("pipelines", format_count(len(results.pipelines))),
+    ]
+    try:
+        parts = results.split(results.repeats[0])
+        facts.append(("cases in cal / val / test", " / ".join(format_count(len(p)) for p in parts.values())))
+    except OSError:
+        facts.append(("cases in cal / val / test", "no split was written"))
+    return facts
