@@ -87,7 +87,7 @@ def boundary_distance(target: Tensor, ignore_index: int | None = None) -> Tensor
 
 def _transform(away: np.ndarray) -> np.ndarray:
     """Distance of each True voxel to the nearest False one; the image's border is not a boundary."""
-    return np.asarray(edt.edt(np.ascontiguousarray(away), black_border=False, parallel=1))
+    return np.asarray(edt.edt(np.ascontiguousarray(away), black_border=False, parallel=torch.get_num_threads()))
 
 
 class DistanceCache:

@@ -138,7 +138,7 @@ def image_statistics(
     scores, labels = as_images(log_probs, target)
     edges = check_bands(bands)
     before = None if reference is None else as_reference(reference, log_probs, target)
-    maps = [_flat(values, labels, name) for values, name in ((valid, "valid"), (distance, "distance"))]
+    maps = [_flat(values, target, labels, name) for values, name in ((valid, "valid"), (distance, "distance"))]
     images = []
     for i, (image, own) in enumerate(zip(scores, labels, strict=True)):
         inside, away = (None if values is None else values[i] for values in maps)
@@ -158,12 +158,12 @@ def _counting(target: Tensor, ignore_index: int | None, valid: Tensor | None) ->
     return keep
 
 
-def _flat(values: Tensor | None, labels: Tensor, name: str) -> Tensor | None:
-    """A map ``(B, *S)`` as ``(B, N)``."""
+def _flat(values: Tensor | None, target: Tensor, labels: Tensor, name: str) -> Tensor | None:
+    """A map shaped like the target as ``(B, N)``."""
     if values is None:
         return None
-    if values.numel() != labels.numel():
-        raise ValueError(f"{name} has the shape {tuple(values.shape)}, which does not fit the target")
+    if values.shape != target.shape:
+        raise ValueError(f"{name} has the shape {tuple(values.shape)}, the target {tuple(target.shape)}")
     return values.reshape(labels.shape)
 
 
