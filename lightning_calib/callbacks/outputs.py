@@ -57,7 +57,8 @@ class StoreOutputs(Callback):
         """Write the manifest once every process has written its cases."""
         trainer.strategy.barrier("all cases are written")
         if trainer.is_global_zero:
-            manifest = self.writer.finish(self.case_ids)
+            whole = trainer.limit_predict_batches in (None, 1.0)
+            manifest = self.writer.finish(self.case_ids if whole else None)
             size = sum(case.size for case in manifest.cases)
             rank_zero_info(f"{self.writer.path}: {len(manifest.cases)} cases, {size / 1e6:,.1f} MB")
             if manifest.dtype == "float16":

@@ -115,7 +115,7 @@ class RunFolder:
         """Folder of the member with a seed."""
         return MemberFolder(self.path / "members" / str(seed))
 
-    def members(self, names: Sequence[str] | None = None) -> list[MemberFolder]:
+    def members(self, names: Sequence[int] | None = None) -> list[MemberFolder]:
         """The finished members, all or by name; others are named in the error."""
         found = sorted((self.path / "members").glob("[0-9]*"), key=lambda path: int(path.name))
         chosen = [MemberFolder(path) for path in found] if names is None else [self.member(n) for n in names]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, St
 from lightning_calib.callbacks.outputs import StoreOutputs
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.ensemble import Job, run_jobs, visible_gpus
+from lightning_calib.cli.noise import silence
 from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError, RunFolder
 from lightning_calib.data.atomic import write_text
 from lightning_calib.data.base import SegmentationDataModule
@@ -42,13 +42,13 @@ class OutputOptions:
     """What ``predict`` stores.
 
     Args:
-        members: names of the members; None for all.
+        members: seeds that name the members; None for all.
         checkpoint: ``last`` epoch, or the ``best`` by validation Dice.
         keep: ``members``, or ``pooled`` for their pooled logits alone.
         dtype: precision of the stored logits.
     """
 
-    members: list[str] | None = None
+    members: list[int] | None = None
     checkpoint: Checkpoint = "last"
     keep: Keep = "members"
     dtype: StoreDtype = "float32"
@@ -105,6 +105,7 @@ class TrainCLI(LightningCLI):
             save_config_kwargs={"save_to_log_dir": False},
             seed_everything_default=0,
             auto_configure_optimizers=False,
+            parser_kwargs={"allow_abbrev": False},  # the parsers of the commands follow
             args=args,
         )
 
@@ -155,6 +156,8 @@ class TrainCLI(LightningCLI):
         self.options.trainer.default_root_dir = str(self.member.path)
         if self.subcommand == "fit":
             self.member.refuse_other_config(self._plain_options())
+        else:
+            self.options.trainer.enable_checkpointing = False
         if self.subcommand in ("predict", "ensemble"):
             self.options.trainer.logger = False
         else:
@@ -287,8 +290,7 @@ def member_job(folder: MemberFolder, config: Path, on_gpu: bool) -> Job:
 def main(args: ArgsType = None) -> None:
     """Run train.py; what the user can mend ends in one message, not in a traceback."""
     os.environ.setdefault("WANDB_MODE", "offline")  # online on request: WANDB_MODE=online
-    # Lightning uses a part of torch that torch is about to rename; users cannot mend that.
-    warnings.filterwarnings("ignore", message=r".*treespec, LeafSpec", category=FutureWarning)
+    silence()
     try:
         TrainCLI(args)
     except (RunError, StoreError, DataError) as problem:

@@ -5,9 +5,7 @@ from torch import Tensor
 from lightning_calib.data.manifest import Manifest, StoreError
 
 
-def check_case(
-    manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None = None
-) -> None:
+def check_case(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
     """Refuse a case that could not be read back, or would spoil what is computed from it.
 
     Args:
@@ -32,9 +30,7 @@ def check_case(
         )
 
 
-def _check_shapes(
-    manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None
-) -> None:
+def _check_shapes(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None) -> None:
     shape = tuple(target.shape)
     if target.ndim != manifest.spatial_dims:
         raise StoreError(f"case {case_id}: target of shape {shape} in a {manifest.spatial_dims}D store")

@@ -124,9 +124,7 @@ class Manifest:
     def changed_argmax(self) -> dict[str, float]:
         """Share of voxels whose pooled argmax the stored precision changed, for each pooling."""
         voxels = max(sum(case.voxels for case in self.cases), 1)
-        return {
-            name: sum(case.changed_argmax.get(name, 0) for case in self.cases) / voxels for name in POOLINGS
-        }
+        return {name: sum(case.changed_argmax.get(name, 0) for case in self.cases) / voxels for name in POOLINGS}
 
     def header(self) -> Self:
         """The same manifest without its cases: what every case of one store has in common."""

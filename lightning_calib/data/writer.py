@@ -161,9 +161,7 @@ class OutputWriter:
         self.reserve(1, target.shape)
         logits, target = logits.detach().cpu(), target.detach().cpu().long()
         valid = None if valid is None else valid.detach().cpu().bool()
-        arrays = (
-            self._scores(case_id, logits) | {"target": target} | ({} if valid is None else {"valid": valid})
-        )
+        arrays = self._scores(case_id, logits) | {"target": target} | ({} if valid is None else {"valid": valid})
         path = case_path(self.path, case_id)
         with atomic_path(path) as aside:
             save_file({name: array.contiguous() for name, array in arrays.items()}, aside)
@@ -191,9 +189,7 @@ class OutputWriter:
         """
         done = self.done
         if missing := sorted(set(case_ids or ()) - done):
-            raise StoreError(
-                f"{self.path}: {len(missing)} case(s) are not written: {', '.join(missing[:20])}"
-            )
+            raise StoreError(f"{self.path}: {len(missing)} case(s) are not written: {', '.join(missing[:20])}")
         if not done:
             raise StoreError(f"{self.path}: no case was written")
         records = tuple(self._record(case_id) for case_id in sorted(done))

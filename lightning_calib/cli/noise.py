@@ -1,0 +1,24 @@
+"""Silence for messages of libraries about what is intended here, or what users cannot mend."""
+
+import logging
+import warnings
+
+_WARNINGS = (
+    r".*treespec, LeafSpec",  # Lightning uses a part of torch that torch is about to rename
+    r".*does not have many workers",  # the data decide: small images need none
+    r"Checkpoint directory .* exists and is not empty",  # a resumed member overwrites its own checkpoints
+    r"Be aware that when using `ckpt_path`, callbacks",  # validation needs none of the training's callbacks
+    r"Experiment logs directory .* exists and is not empty",
+)
+_ADVERTISED = ("litlogger", "litmodels")
+
+
+def silence() -> None:
+    """Ignore such messages from now on; everything else is shown as before."""
+    for message in _WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_no_advertisement)
+
+
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return not any(product in record.getMessage() for product in _ADVERTISED)

@@ -1,0 +1,121 @@
+"""Members as processes: places, GPUs, failures; with small children that need no torch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_calib.callbacks.member import PARENT
+from lightning_calib.cli.ensemble import Job, child_environment, run_jobs, visible_gpus
+
+REPORT = """
+import json, os, sys, time
+started = time.time()
+time.sleep(0.5)
+names = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LIGHTNING_CALIB_PARENT"]
+facts = {name: os.environ.get(name) for name in names}
+json.dump(facts | {"started": started, "ended": time.time()}, open(sys.argv[1], "w"))
+"""
+
+
+def jobs_of(folder, codes):
+    return [
+        Job(
+            str(n),
+            [sys.executable, "-c", code, str(folder / f"{n}.json")],
+            folder / f"{n}.log",
+            folder / f"{n}.progress",
+        )
+        for n, code in enumerate(codes)
+    ]
+
+
+def reports(folder, count):
+    return [json.loads((folder / f"{n}.json").read_text()) for n in range(count)]
+
+
+def test_each_member_sees_one_gpu_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f,6")
+    gpus = visible_gpus(os.environ, count=3)
+    assert run_jobs(jobs_of(tmp_path, [REPORT] * 4), parallel=3, gpus=gpus) == {}
+    found = reports(tmp_path, 4)
+    assert [report["CUDA_VISIBLE_DEVICES"] for report in found[:3]] == ["3", "GPU-5f", "6"]
+    assert found[3]["CUDA_VISIBLE_DEVICES"] in {"3", "GPU-5f", "6"}  # the place that was free first
+    assert {report[PARENT] for report in found} == {str(os.getpid())}
+
+
+def test_no_more_members_than_places_train_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert run_jobs(jobs_of(tmp_path, [REPORT] * 3), parallel=1) == {}
+    found = reports(tmp_path, 3)
+    assert all(first["ended"] <= second["started"] for first, second in zip(found, found[1:], strict=False))
+    assert found[0]["OMP_NUM_THREADS"] == str(os.cpu_count())
+    assert found[0]["CUDA_VISIBLE_DEVICES"] == os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_a_failure_is_told_and_the_others_finish(tmp_path, capsys):
+    crash = "print('out of luck'); raise SystemExit(3)"
+    killed = "import os; os.kill(os.getpid(), 9)"
+    failures = run_jobs(jobs_of(tmp_path, [crash, REPORT, killed, REPORT]), parallel=2)
+    assert set(failures) == {"0", "2"}
+    assert "exit code 3" in failures["0"]
+    assert "out of luck" in failures["0"]
+    assert "killed by signal 9" in failures["2"]
+    assert (tmp_path / "1.json").exists()
+    assert (tmp_path / "3.json").exists()
+    assert "member 1: finished" in capsys.readouterr().out
+
+
+def test_progress_is_shown(tmp_path, capsys):
+    code = """
+import json, sys, time
+for epoch in (1, 2):
+    path = sys.argv[1].replace(".json", ".progress")
+    json.dump({"epoch": epoch, "max_epochs": 2, "scores": {"val/dice": epoch / 4}}, open(path + "x", "w"))
+    import os; os.replace(path + "x", path)
+    time.sleep(0.6)
+"""
+    assert run_jobs(jobs_of(tmp_path, [code]), parallel=1) == {}
+    shown = capsys.readouterr().out
+    assert "member 0: epoch 1 of 2, val/dice 0.2500" in shown
+    assert "member 0: epoch 2 of 2, val/dice 0.5000" in shown
+
+
+def test_an_interrupt_ends_the_members_too(tmp_path):
+    parent = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from lightning_calib.cli.ensemble import Job, run_jobs
+code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+folder = Path({str(tmp_path)!r})
+run_jobs([Job("0", [sys.executable, "-c", code, str(folder / "pid")], folder / "log", folder / "progress")], 1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@given(parallel=st.integers(1, 16), gpus=st.integers(0, 8), cores=st.integers(1, 64))
+def test_places_share_gpus_and_cores_evenly(parallel, gpus, cores):
+    names = [f"gpu{n}" for n in range(gpus)]
+    children = [child_environment({}, slot, parallel, names, cores) for slot in range(parallel)]
+    if gpus:
+        used = [child["CUDA_VISIBLE_DEVICES"] for child in children]
+        assert max(used.count(name) for name in names) - min(used.count(name) for name in names) <= 1
+    else:
+        assert all("CUDA_VISIBLE_DEVICES" not in child for child in children)
+        threads = [int(child["OMP_NUM_THREADS"]) for child in children]
+        assert sum(threads) <= max(cores, parallel)
