@@ -10,7 +10,7 @@ from lightning_calib.data.atomic import write_text
 
 RESULTS_VERSION = 1
 
-SETTINGS, SUMMARY, TIMING = "settings.json", "summary.json", "timing.json"
+SETTINGS, SUMMARY, TIMING, GROUPS = "settings.json", "summary.json", "timing.json", "groups.json"
 CASES, BINS, BANDS = "cases.csv", "bins.csv", "bands.csv"
 FIT, TRIALS, CURVE, CALIBRATOR, EVALUATION = (
     "fit.json",

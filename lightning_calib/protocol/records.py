@@ -45,7 +45,8 @@ def write_fit(
 ) -> None:
     """Write a fit's files; ``fit.json`` comes last and says that the others are whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / layout.EVALUATION).unlink(missing_ok=True)
+    for name in (layout.EVALUATION, layout.FIT):  # what is half written must not pass for what was there before
+        (folder / name).unlink(missing_ok=True)
     facts = {"status": "ok", "error": None, **vars(record)}
     described = {key: facts[key] for key in ("pipeline", "hyperparameters", "val_nll")}
     save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, layout.plain(described))
@@ -71,6 +72,7 @@ def write_failure(folder: Path, repeat: int, pipeline: str, settings_hash: str, 
 
 def write_evaluation(folder: Path, evaluated: Evaluated, settings_hash: str) -> None:
     """Write a pipeline's tables; ``evaluation.json`` comes last and says that they are whole."""
+    (folder / layout.EVALUATION).unlink(missing_ok=True)
     write_rows(folder / layout.CASES, evaluated.cases, CaseRow)
     write_rows(folder / layout.BINS, evaluated.bins, BinRow)
     write_rows(folder / layout.BANDS, evaluated.bands, BandRow)

@@ -117,6 +117,12 @@ class Results:
         """Ids of the test cases of a repeat, sorted."""
         return tuple(sorted(self.split(repeat)["test"]))
 
+    def clusters(self, repeat: int) -> list[str]:
+        """What each test case of a repeat is drawn with: its group in a group-aware run, else itself."""
+        path = self.folder / layout.GROUPS
+        groups: dict[str, str] = layout.read_json(path) if path.is_file() else {}
+        return [groups.get(case, case) for case in self.test_cases(repeat)]
+
     def bin_table(self, repeat: int, pipeline: str, num_bins: int = BINS) -> BinTable:
         """Reliability table of a repeat's pooled test voxels; ``num_bins`` divides 600."""
         counts, confidence = torch.zeros(2, BINS).long(), torch.zeros(BINS).double()

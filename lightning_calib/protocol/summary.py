@@ -121,7 +121,7 @@ def matched_comparisons(results: Results) -> list[Comparison]:
                 key = (family, reference, candidate, metric)
                 before, after = results.scores(reference, metric), results.scores(candidate, metric)
                 differences[key] = [after[r] - before[r] for r in shared]
-                cases[key] = [[row.case for row in results.cases_of(r, reference)] for r in shared]
+                cases[key] = [results.clusters(r) for r in shared]
     return compare(differences, cases, seed=_seed(results))
 
 

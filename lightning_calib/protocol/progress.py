@@ -1,0 +1,96 @@
+"""One progress display for a whole run: a bar on a terminal, plain lines elsewhere; both with the time left."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class Display:
+    """Shows what is done and how long the rest will take.
+
+    Jobs have a kind (such as the calibrator); the time left counts what each kind took so far, and the mean of
+    all for kinds that have not been seen.
+
+    Args:
+        kinds: kind of every job to come.
+        workers: how many jobs run at a time.
+        console: where to write; standard output by default.
+        quiet: write nothing at all.
+    """
+
+    def __init__(
+        self, kinds: Iterable[str], workers: int = 1, console: Console | None = None, quiet: bool = False
+    ) -> None:
+        self.waiting = list(kinds)
+        self.total = len(self.waiting)
+        self.workers = max(workers, 1)
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self.console = Console() if console is None else console
+        self.quiet = quiet
+        self.started = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        """Open the display."""
+        if self.console.is_terminal and not self.quiet and self.total:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console)
+            self._bar.start()
+            self._bar.add_task("calibrating", total=self.total, left="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the display."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def done(self, kind: str, text: str, seconds: float) -> None:
+        """Count a finished job."""
+        self.waiting.remove(kind)
+        self.seconds[kind].append(seconds)
+        if self.quiet:
+            return
+        left = self.left()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], advance=1, description=text, left=f"about {spoken(left)} left")
+        else:
+            finished = self.total - len(self.waiting)
+            self.console.print(
+                f"[{finished}/{self.total}] {text} in {seconds:.1f} s; about {spoken(left)} left",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def left(self) -> float:
+        """Seconds that the waiting jobs will take, by what jobs of their kind took."""
+        seen = [value for values in self.seconds.values() for value in values]
+        if not seen:
+            return float("nan")
+        overall = sum(seen) / len(seen)
+        means = {kind: sum(values) / len(values) for kind, values in self.seconds.items()}
+        return sum(means.get(kind, overall) for kind in self.waiting) / self.workers
+
+
+def spoken(seconds: float) -> str:
+    """A duration as people say it.
+
+    Example:
+        >>> spoken(42), spoken(150), spoken(7500)
+        ('42 s', '2 min 30 s', '2 h 5 min')
+    """
+    if seconds != seconds:  # NaN: nothing is known yet
+        return "an unknown time"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
