@@ -1,0 +1,111 @@
+"""Hessians of the sample model that can be multiplied and solved with: a dense one, and one by products only."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_calib.solvers.model import SampleModel, diagonal_hessian, matrix_hessian
+
+CG_TOLERANCE, CG_STEPS = 1e-2, 60
+
+
+class Hessian(Protocol):
+    """What the inner solver needs of second derivatives."""
+
+    def product(self, vector: Tensor) -> Tensor:
+        """``H v``, ``(P,)``."""
+
+    def solve(self, free: Tensor, right: Tensor) -> Tensor:
+        """``v`` with ``(H v)_free = right_free`` and 0 elsewhere, ``(P,)``."""
+
+
+class DenseHessian:
+    """All entries, solved by a Cholesky factorisation.
+
+    Args:
+        model: the model.
+        theta: where to take the derivatives.
+    """
+
+    def __init__(self, model: SampleModel, theta: Tensor) -> None:
+        coordinates = model.coordinates
+        eye = torch.eye(coordinates.size, dtype=torch.float64)
+        self.matrix = _data_hessian(model, theta) + model.regularizer.product(eye) + model.damping * eye
+
+    def product(self, vector: Tensor) -> Tensor:
+        """``H v``."""
+        return self.matrix @ vector
+
+    def solve(self, free: Tensor, right: Tensor) -> Tensor:
+        """Solve on the free coordinates; where rounding made the matrix indefinite, lift its diagonal."""
+        chosen = free.nonzero().squeeze(1)
+        block = self.matrix[chosen][:, chosen]
+        lift = 1e-13 * block.diagonal().mean()
+        factor, failed = torch.linalg.cholesky_ex(block)
+        while int(failed):
+            block.diagonal().add_(lift)
+            lift *= 10
+            factor, failed = torch.linalg.cholesky_ex(block)
+        solution = torch.cholesky_solve(right[chosen].unsqueeze(1), factor).squeeze(1)
+        return torch.zeros_like(right).index_copy(0, chosen, solution)
+
+
+class ProductHessian:
+    """No entries, only products with vectors, solved by conjugate gradients with a diagonal preconditioner.
+
+    Args:
+        model: the model.
+        theta: where to take the derivatives.
+    """
+
+    def __init__(self, model: SampleModel, theta: Tensor) -> None:
+        self.model = model
+        self.design = model.design.float()
+        self.probs = model.probabilities(theta).float()
+        self.weight = model.weight.float()
+        spread = self.probs * (1 - self.probs) * self.weight
+        data = model.coordinates.pullback_squares((spread @ self.design.square().T).double())
+        scale = model.regularizer.diagonal() + model.damping
+        self.diagonal = (data + scale).clamp(min=1e-12)
+
+    def product(self, vector: Tensor) -> Tensor:
+        """``H v``."""
+        coordinates = self.model.coordinates
+        change = coordinates.affine(vector).float() @ self.design  # (C, k)
+        weighted = self.probs * change
+        weighted = (weighted - self.probs * weighted.sum(0)) * self.weight
+        data = coordinates.pullback((weighted @ self.design.T).double())
+        return data + self.model.regularizer.product(vector) + self.model.damping * vector
+
+    def solve(self, free: Tensor, right: Tensor) -> Tensor:
+        """Conjugate gradients on the free coordinates, to a residual of one per cent."""
+        solution, residual = torch.zeros_like(right), right * free
+        goal = CG_TOLERANCE * residual.norm()
+        scaled = residual / self.diagonal
+        direction, level = scaled, residual @ scaled
+        for _ in range(CG_STEPS):
+            image = self.product(direction) * free
+            curvature = direction @ image
+            if not curvature > 0:
+                break
+            solution = solution + level / curvature * direction
+            residual = residual - level / curvature * image
+            if residual.norm() <= goal:
+                break
+            scaled = residual / self.diagonal
+            previous, level = level, residual @ scaled
+            direction = scaled + level / previous * direction
+        return solution
+
+
+def _data_hessian(model: SampleModel, theta: Tensor) -> Tensor:
+    """Second derivatives of ``f_S`` in the coordinates ``(P, P)``."""
+    coordinates, probs = model.coordinates, model.probabilities(theta)
+    num_classes = coordinates.num_classes
+    if coordinates.diagonal:
+        scales = diagonal_hessian(probs, model.design[:-1], model.weight)
+        return scales[:num_classes, :num_classes].sum().view(1, 1) if coordinates.size == 1 else scales
+    full = matrix_hessian(probs, model.design, model.weight)
+    half = coordinates.pullback(full.flatten(0, 1))  # (C (C + 1), P)
+    return coordinates.pullback(half.T.unflatten(1, (num_classes, num_classes + 1)))

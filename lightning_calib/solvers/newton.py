@@ -1,0 +1,278 @@
+"""Full-batch fits of affine calibrators: one pass over the voxels gives one step of every expert."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_calib.calibrators import AffineCalibrator
+from lightning_calib.solvers.certificate import Certificate, ConvergenceError
+from lightning_calib.solvers.coordinates import coordinates_of
+from lightning_calib.solvers.expert import ExpertFit
+from lightning_calib.solvers.model import Regularizer, SampleModel
+from lightning_calib.solvers.objective import EPS, LAM, MU
+from lightning_calib.solvers.sample import Sample
+from lightning_calib.solvers.stream import Walk
+from lightning_calib.solvers.sums import PassSums, Reduce
+from lightning_calib.solvers.survey import Facts, Survey
+
+TOLERANCE = 1e-6
+MAX_PASSES = 60
+
+
+def alone(sums: Tensor) -> Tensor:
+    """Sum over the only process."""
+    return sums
+
+
+class NewtonSolver:
+    """Newton's method for TS, VS, MS, MS_c, DC, CDC, CMS_ap and CMS_op as a machine that is fed with passes.
+
+    Every pass over the data evaluates objective and gradient of each expert at its trial point, exactly; the
+    curvature comes from a sample of voxels that the first pass collects. Memory does not grow with the data.
+    The fit starts from the calibrator as it is, and the calibrator always holds the best point so far.
+
+    Args:
+        calibrator: fitted in place.
+        lam: strength of the penalty on off-diagonal weights.
+        mu: strength of the penalty on biases.
+        eps: strength of the ridge.
+        ignore_index: label of voxels that do not count.
+        max_passes: budget of passes; ending above the tolerance raises a ``ConvergenceError``.
+        min_voxels: experts with fewer voxels keep the identity; 10 C by default.
+        tolerance: largest entry of the projected gradient at which an expert is done.
+        sample_size: voxels of each predicted class that give the curvature.
+        chunk_values: values in a chunk of voxels over all classes.
+
+    Example:
+        >>> from lightning_calib.calibrators import TemperatureScaling
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(1, 3, 64, 64, generator=generator)
+        >>> target = (logits / 2 - torch.empty_like(logits).exponential_(generator=generator).log()).argmax(1)
+        >>> solver = NewtonSolver(TemperatureScaling(3))
+        >>> while not solver.done:
+        ...     solver.accumulate(logits, target)
+        ...     solver.step()
+        >>> round(solver.calibrator.temperature.item(), 1)
+        2.0
+    """
+
+    def __init__(
+        self,
+        calibrator: AffineCalibrator,
+        lam: float = LAM,
+        mu: float = MU,
+        eps: float = EPS,
+        ignore_index: int | None = None,
+        max_passes: int = MAX_PASSES,
+        min_voxels: int | None = None,
+        tolerance: float = TOLERANCE,
+        sample_size: int | None = None,
+        chunk_values: int | None = None,
+    ) -> None:
+        _check_strengths(lam=lam, mu=mu, eps=eps)
+        self.calibrator, self.coordinates = calibrator, coordinates_of(calibrator)
+        self.hyperparameters = {"lam": lam, "mu": mu, "eps": eps}
+        self.max_passes, self.tolerance = max_passes, tolerance
+        self.min_voxels = 10 * calibrator.num_classes if min_voxels is None else min_voxels
+        self.regularizer = Regularizer.build(self.coordinates, lam, mu, eps)
+        self.walk = Walk(calibrator, ignore_index, chunk_values)
+        self.sample_size = sample_size or default_sample_size(self.coordinates.num_experts, calibrator.num_classes)
+        start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
+        self.experts = [ExpertFit(theta, self.regularizer) for theta in start]
+        self.survey: Survey | None = Survey(len(self.experts), calibrator.num_classes, self.sample_size)
+        self.facts: Facts | None = None
+        self.samples: list[Sample] = []
+        self.history: list[float] = []
+        self.certificate: Certificate | None = None
+        self._begin_pass()
+
+    @property
+    def done(self) -> bool:
+        """Whether the fit has ended."""
+        return self.certificate is not None
+
+    @property
+    def passes(self) -> int:
+        """Passes taken so far."""
+        return len(self.history)
+
+    @property
+    def objective(self) -> float:
+        """Objective at the best point so far; infinite before the first pass."""
+        return self.history[-1] if self.history else math.inf
+
+    @property
+    def gradient_norm(self) -> float:
+        """Largest entry of the projected gradient at the best point so far."""
+        return max(expert.gradient_norm for expert in self.experts)
+
+    def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+        """Add a batch to the sums of the current pass.
+
+        Args:
+            logits: pooled logits ``(B, C, *S)``, or a list of voxels ``(N, C)``.
+            target: labels ``(B, *S)`` or ``(N,)``.
+            case_ids: one for each image; they choose the voxels that give the curvature, so that the same cases
+                in other batches give the same fit. Images are numbered where none are given.
+        """
+        if self.done:
+            raise RuntimeError("the fit has ended; build a new solver for another one")
+        if self.survey is not None:
+            self.calibrator.check_input(logits)
+        first_index = 0
+        if case_ids is None:
+            case_ids, first_index = self._number(logits)
+        for chunk in self.walk(logits, target, case_ids, first_index):
+            self.sums.add(chunk)
+            if self.survey is not None:
+                self.survey.add(chunk)
+
+    def step(self, reduce: Reduce = alone) -> None:
+        """End a pass: accept or reject each expert's trial point, propose the next.
+
+        Args:
+            reduce: sums a float64 tensor over processes; the identity in a single process.
+        """
+        if self.survey is not None:
+            facts, samples = self.survey.finish(reduce)
+            self._prepare(facts, samples)
+        facts = self._facts()
+        loss, gradient = self.sums.reduce(reduce)
+        for number, expert in enumerate(self.experts):
+            if expert.active:
+                expert.receive(float(loss[number]) / facts.num_voxels, gradient[number] / facts.num_voxels)
+        self.history.append(sum(expert.value for expert in self.experts))
+        self._check_numbers()
+        for expert in self.experts:
+            expert.advance(self.tolerance, self.objective)
+        self._agree(reduce)
+        self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
+        if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
+            self._finish()
+        else:
+            self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        """Empty sums at the trial points."""
+        trial = torch.stack([expert.trial for expert in self.experts])
+        active = torch.tensor([expert.active for expert in self.experts])
+        self.sums = PassSums(self.coordinates.affine(trial), active)
+        self.images, self.voxels = 0, 0
+
+    def _number(self, logits: Tensor) -> tuple[list[str], int]:
+        """Names for images without one; lists of voxels go on where the last one ended."""
+        if logits.ndim == 2:
+            first, self.voxels = self.voxels, self.voxels + len(logits)
+            return ["0"], first
+        first, self.images = self.images, self.images + len(logits)
+        return [str(number) for number in range(first, self.images)], 0
+
+    def _facts(self) -> Facts:
+        """Facts of the first pass."""
+        assert self.facts is not None
+        return self.facts
+
+    def _prepare(self, facts: Facts, samples: list[Sample]) -> None:
+        """Give each expert its model; one expert takes the voxels of all predicted classes."""
+        self.survey, self.facts, self.samples = None, facts, samples
+        if len(self.experts) == 1:
+            samples = [Sample.merge(samples)]
+        for expert, sample, voxels in zip(self.experts, samples, facts.cells.sum(1).tolist(), strict=True):
+            if voxels < self.min_voxels:
+                expert.rest()
+            expert.model = SampleModel(sample, facts.num_voxels, self.regularizer)
+
+    def _agree(self, reduce: Reduce) -> None:
+        """Make trial points and decisions the same bits in every process, whatever their processors round."""
+        mine = torch.stack([torch.cat([e.theta, e.trial, torch.tensor([float(e.active)])]) for e in self.experts])
+        common = reduce(torch.cat([mine.flatten(), torch.ones(1, dtype=torch.float64)])).cpu()
+        if common[-1] == 1:
+            return
+        for expert, row in zip(self.experts, (common[:-1] / common[-1]).view(mine.shape), strict=True):
+            expert.theta, expert.trial = row[: self.coordinates.size], row[self.coordinates.size : -1]
+            expert.active = bool(row[-1] > 0)
+
+    def _check_numbers(self) -> None:
+        """Refuse to go on with NaN."""
+        if not math.isfinite(self.objective):
+            raise ConvergenceError(
+                f"the objective is {self.objective} after pass {self.passes}; look for NaN in the logits and for "
+                f"parameters of the calibrator that are not finite"
+            )
+
+    def _finish(self) -> None:
+        """Fall back to the identity where it is better, then certify."""
+        facts = self._facts()
+        for expert, loss in zip(self.experts, facts.identity_loss.tolist(), strict=True):
+            expert.compare_with_identity(loss / facts.num_voxels)
+        self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
+        self.certificate = self._certify(facts)
+        if not self.certificate.converged:
+            raise ConvergenceError(
+                f"{self.passes} passes ended at a projected gradient of {self.gradient_norm:.3g}, above the tolerance "
+                f"{self.tolerance:.3g}; allow more with max_passes, or raise eps, lam or mu",
+                self.certificate,
+            )
+
+    def _certify(self, facts: Facts) -> Certificate:
+        """All that is known about the fit."""
+        identity = self.coordinates.identity()
+        warnings = facts.warnings()
+        counts = facts.cells.sum(1).tolist()
+        few = [number for number, count in enumerate(counts) if count < self.min_voxels]
+        if few:
+            warnings.append(f"experts {few} have fewer than {self.min_voxels} voxels and keep the identity")
+        identity_value = float(self.regularizer.value_and_gradient(identity)[0]) * len(self.experts)
+        return Certificate(
+            solver="newton",
+            converged=not any(expert.active for expert in self.experts),
+            reason=", ".join(sorted({expert.reason for expert in self.experts})),
+            passes=self.passes,
+            objective=sum(expert.value for expert in self.experts),
+            identity_objective=float(facts.identity_loss.sum()) / facts.num_voxels + identity_value,
+            nll=sum(expert.loss for expert in self.experts),
+            gradient_norm=self.gradient_norm,
+            num_voxels=facts.num_voxels,
+            expert_voxels=counts,
+            empty_cells=[(int(i), int(j)) for i, j in (facts.cells == 0).nonzero()],
+            missing_classes=(facts.cells.sum(0) == 0).nonzero().flatten().tolist(),
+            identity_experts=[n for n, expert in enumerate(self.experts) if torch.equal(expert.theta, identity)],
+            hyperparameters=dict(self.hyperparameters),
+            history=list(self.history),
+            warnings=warnings,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed fit needs, between two passes: tensors and plain types only."""
+        return {
+            "experts": [expert.state_dict() for expert in self.experts],
+            "facts": None if self.facts is None else vars(self.facts).copy(),
+            "samples": [vars(sample).copy() for sample in self.samples],
+            "history": list(self.history),
+            "certificate": None if self.certificate is None else self.certificate.to_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken, with a solver built by the same arguments."""
+        for expert, values in zip(self.experts, state["experts"], strict=True):
+            expert.load_state_dict(values)
+        if state["facts"] is not None:
+            self._prepare(Facts(**state["facts"]), [Sample(**values) for values in state["samples"]])
+        self.history = list(state["history"])
+        self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
+        self._begin_pass()
+
+
+def default_sample_size(num_experts: int, num_classes: int) -> int:
+    """Voxels of each predicted class in the sample."""
+    return max(64, 8192 // num_classes) if num_experts == 1 else 2048
+
+
+def _check_strengths(**strengths: float) -> None:
+    """Refuse strengths that make no convex objective."""
+    for name, value in strengths.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number of at least 0, got {value}")

@@ -1,0 +1,132 @@
+"""A walk over the voxels of a batch in chunks that fit a cache: checked, ignored ones left out, by expert."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_calib.calibrators import AffineCalibrator
+from lightning_calib.functional.voxels import as_images
+
+# Values of a chunk over all classes: a few such arrays fit a core's cache, or keep a GPU busy.
+CHUNK_VALUES = {"cpu": 2**18, "cuda": 2**24}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Voxels as an affine calibrator sees them, sorted by expert.
+
+    Attributes:
+        logits: ``(C, m)``, in the precision of the computation.
+        features: ``x (C, m)`` in canonical class order.
+        target: labels ``(m,)``.
+        position: place of the label in canonical order ``(m,)``.
+        index: place of the voxel in its case ``(m,)``.
+        case_id: the case.
+        experts: each expert with voxels here, and the slice of its voxels.
+    """
+
+    logits: Tensor
+    features: Tensor
+    target: Tensor
+    position: Tensor
+    index: Tensor
+    case_id: str
+    experts: tuple[tuple[int, slice], ...]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How batches are cut into chunks.
+
+    Args:
+        calibrator: says what the features are.
+        ignore_index: label of voxels that are left out.
+        chunk_values: values in a chunk over all classes; by default what suits the device.
+    """
+
+    calibrator: AffineCalibrator
+    ignore_index: int | None = None
+    chunk_values: int | None = None
+
+    def __call__(
+        self, logits: Tensor, target: Tensor, case_ids: Sequence[str], first_index: int = 0
+    ) -> Iterator[Chunk]:
+        """Chunks of logits ``(B, C, *S)`` and labels ``(B, *S)``, or of a list of voxels ``(N, C)`` and ``(N,)``.
+
+        Args:
+            logits: pooled logits.
+            target: labels.
+            case_ids: one for each image; a list of voxels is one image.
+            first_index: index of the first voxel in its case.
+        """
+        images, labels = as_images(logits, target)
+        if len(case_ids) != len(images):
+            raise ValueError(f"{len(case_ids)} case ids for {len(images)} images")
+        values = self.chunk_values or CHUNK_VALUES.get(logits.device.type, CHUNK_VALUES["cuda"])
+        size = max(1, values // images.shape[1])
+        for image, label, case_id in zip(images, labels, case_ids, strict=True):
+            for start in range(0, image.shape[1], size):
+                part = slice(start, start + size)
+                yield from self._chunk(image[:, part], label[part], first_index + start, case_id)
+
+    def _chunk(self, logits: Tensor, target: Tensor, first: int, case_id: str) -> Iterator[Chunk]:
+        """The voxels that count, as a chunk; none where all are ignored."""
+        index = torch.arange(first, first + target.shape[0], device=target.device)
+        if self.ignore_index is not None:
+            keep = target != self.ignore_index
+            if not bool(keep.all()):
+                logits, target, index = logits[:, keep], target[keep], index[keep]
+        if target.shape[0] == 0:
+            return
+        _check_labels(target, logits.shape[0], case_id)
+        logits = logits.to(self.calibrator.compute_dtype(logits))
+        yield self._view(logits, target.long(), index, case_id)
+
+    def _view(self, logits: Tensor, target: Tensor, index: Tensor, case_id: str) -> Chunk:
+        """Features, label positions and experts of voxels ``(C, m)``."""
+        view = self.calibrator.inputs(self.calibrator.start(logits.unsqueeze(0)))
+        features, position = view.features[0], target
+        if view.permutation is not None:
+            position = _position(view.permutation[0], target)
+        if view.expert is None:
+            return Chunk(logits, features, target, position, index, case_id, ((0, slice(0, len(target))),))
+        expert, order = view.expert[0].sort(stable=True)
+        columns = (logits[:, order], features[:, order], target[order], position[order], index[order])
+        return Chunk(*columns, case_id, _slices(expert))
+
+
+def case_hash(case_id: str) -> int:
+    """A number of 63 bits that depends on the case id only.
+
+    Example:
+        >>> case_hash("a") == case_hash("a"), case_hash("a") == case_hash("b")
+        (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(case_id.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _position(permutation: Tensor, target: Tensor) -> Tensor:
+    """Where each label ``(m,)`` stands in ``permutation (C, m)``."""
+    places = torch.arange(permutation.shape[0], device=target.device).unsqueeze(-1)
+    return ((permutation == target) * places).sum(0)
+
+
+def _slices(expert: Tensor) -> tuple[tuple[int, slice], ...]:
+    """Runs of equal values in a sorted vector ``(m,)``."""
+    present, counts = torch.unique_consecutive(expert, return_counts=True)
+    stops = counts.cumsum(0)
+    runs = zip(present.tolist(), (stops - counts).tolist(), stops.tolist(), strict=True)
+    return tuple((number, slice(start, stop)) for number, start, stop in runs)
+
+
+def _check_labels(target: Tensor, num_classes: int, case_id: str) -> None:
+    """Refuse labels that name no class."""
+    low, high = (int(value) for value in target.aminmax())
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"case {case_id!r}: the target holds labels from {low} to {high}, but there are {num_classes} classes; "
+            f"name the label of unlabelled voxels as ignore_index"
+        )
