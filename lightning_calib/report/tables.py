@@ -157,7 +157,7 @@ def _layout(pipelines: Sequence[str]) -> list[tuple[str, str]]:
     for block in BLOCK_TITLES:
         ordered = PAPER_BLOCKS.get(block, pipelines)
         mine = [name for name in ordered if name in pipelines and block_of(name) == block]
-        again = [name for name in _LISTED_AGAIN.get(block, ()) if name in pipelines]
+        again = [name for name in _LISTED_AGAIN.get(block, ()) if mine and name in pipelines]
         placed += [(block, name) for name in mine + again]
     return placed
 

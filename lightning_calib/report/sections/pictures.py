@@ -51,10 +51,11 @@ def flips(inputs: Inputs) -> Section:
     """The pipeline that flips most, on its worst cases, and the balance of every pipeline that flips."""
     rows = {name: _rows(inputs, name) for name in inputs.scored}
     changed = {name: found for name, found in rows.items() if any(row.flip > 0 for row in found)}
-    kept = [name for name in inputs.scored if PipelineName.parse(name).preserves and name not in changed]
+    calibrated = (PipelineName.parse(name) for name in inputs.scored if name not in changed)
+    kept = [name for name in calibrated if name.preserves and name.calibrator != "identity"]
     lead = (
         "Calibrators without a guarantee may change the segmentation itself. "
-        f"{len(kept)} pipelines that promise to keep it did so in every test voxel."
+        f"The {len(kept)} calibrated pipelines that promise to keep it did so in every test voxel."
     )
     data = {"audit": [_audit(name, found) for name, found in changed.items()]}
     if not changed:

@@ -1,0 +1,117 @@
+"""Maps show what the calibrator says about the stored voxels, plane by plane."""
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_calib.calibrators import build
+from lightning_calib.data.manifest import Member
+from lightning_calib.data.store import OutputStore
+from lightning_calib.data.writer import OutputWriter
+from lightning_calib.report import maps
+from lightning_calib.report.maps import BENEFICIAL, HARMFUL, IGNORED, NEUTRAL, UNCHANGED, case_maps, free_energy
+
+CLASSES = ["back", "liver", "tumour"]
+
+
+def write_case(folder, shape, *, ignore_index=None, valid=None, scale=3.0, seed=0):
+    """A store of one case with random logits; the target is the first member's argmax, disturbed."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(2, 3, *shape, generator=generator)
+    target = (logits[0] + 2 * torch.randn(3, *shape, generator=generator)).argmax(0)
+    if ignore_index is not None:
+        target[..., 0] = ignore_index
+    members = [Member("0"), Member("1")]
+    writer = OutputWriter(folder, "toy", CLASSES, len(shape), members, background=0, ignore_index=ignore_index)
+    writer.write("a", logits=logits, target=target, valid=valid)
+    writer.finish()
+    return OutputStore(folder)["a"]
+
+
+def softmax(z):
+    e = np.exp(z - z.max(axis=0))
+    return e / e.sum(axis=0)
+
+
+def disturbed(name, **options):
+    calibrator = build(name, 3, **options)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return calibrator
+
+
+def test_an_image_is_shown_voxel_by_voxel(tmp_path):
+    case = write_case(tmp_path / "s", (12, 9))
+    calibrator = disturbed("ms")
+    shown = case_maps(case, "z", calibrator)
+    pooled = case.logits.double().mean(0).numpy()
+    weight, bias = (p.detach().double().numpy()[0] for p in calibrator.assemble())
+    after = softmax(np.einsum("ij,jhw->ihw", weight, pooled) + bias[:, None, None])
+    target, before = case.target.numpy(), pooled.argmax(0)
+    np.testing.assert_array_equal(shown.target, target)
+    np.testing.assert_array_equal(shown.before, before)
+    np.testing.assert_array_equal(shown.after, after.argmax(0))
+    np.testing.assert_allclose(shown.confidence_before, softmax(pooled).max(0), rtol=1e-5)
+    np.testing.assert_allclose(shown.confidence_after, after.max(0), rtol=1e-5)
+    for y, b, a, kind in zip(target.flat, before.flat, after.argmax(0).flat, shown.flips.flat, strict=True):
+        expected = UNCHANGED if a == b else HARMFUL if b == y else BENEFICIAL if a == y else NEUTRAL
+        assert kind == expected
+    assert {HARMFUL, BENEFICIAL, NEUTRAL} <= set(shown.flips.flat)
+
+
+def test_ignored_voxels_are_blank_in_every_map(tmp_path):
+    shown = case_maps(write_case(tmp_path / "s", (6, 7), ignore_index=255), "p", disturbed("ms"))
+    for labels in (shown.target, shown.before, shown.after):
+        assert (labels[:, 0] == IGNORED).all()
+        assert (labels[:, 1:] >= 0).all()
+    assert np.isnan(shown.confidence_before[:, 0]).all()
+    assert not np.isnan(shown.confidence_after[:, 1:]).any()
+    assert (shown.flips[:, 0] == UNCHANGED).all()
+
+
+def test_of_a_volume_the_plane_with_most_foreground_is_shown(tmp_path):
+    case = write_case(tmp_path / "s", (5, 6, 7))
+    plane = int(np.argmax([(case.target[k] != 0).sum() for k in range(5)]))
+    shown = case_maps(case, "z", disturbed("ms", spatial_dims=3))
+    assert shown.plane == plane
+    assert shown.title == f"a, slice {plane}"
+    np.testing.assert_array_equal(shown.target, case.target[plane].numpy())
+    np.testing.assert_array_equal(shown.before, case.logits.mean(0)[:, plane].argmax(0).numpy())
+
+
+@pytest.mark.parametrize("through_plane", [0, 1, 2])
+def test_local_temperatures_of_a_plane_are_those_of_the_volume(tmp_path, through_plane):
+    case = write_case(tmp_path / "s", (4, 6, 7))
+    calibrator = disturbed("lts", spatial_dims=3, through_plane=through_plane)
+    shown = case_maps(case, "z", calibrator)
+    pooled = case.pooled("z")[None]
+    with torch.no_grad():
+        whole, temperature = calibrator(pooled)[0], calibrator.temperature(pooled)[0, 0]
+    np.testing.assert_allclose(shown.temperature, temperature[shown.plane].numpy(), rtol=1e-5)
+    np.testing.assert_allclose(shown.confidence_after, whole[:, shown.plane].amax(0).exp().numpy(), rtol=1e-5)
+
+
+def test_large_images_are_thinned_without_losing_a_harmful_flip(tmp_path, monkeypatch):
+    case = write_case(tmp_path / "s", (23, 31))
+    full = case_maps(case, "z", disturbed("ms"))
+    monkeypatch.setattr(maps, "MAX_SIDE", 8)
+    small = case_maps(case, "z", disturbed("ms"))
+    shapes = {array.shape for array in (small.target, small.after, small.confidence_after, small.flips)}
+    assert shapes == {(6, 8)}  # every fourth voxel
+    np.testing.assert_array_equal(small.target, full.target[2::4, 2::4])
+    np.testing.assert_allclose(small.confidence_after[0, 0], full.confidence_after[:4, :4].mean())
+    for row, column in np.argwhere(full.flips == HARMFUL):
+        if row // 4 < 6 and column // 4 < 8:
+            assert small.flips[row // 4, column // 4] == HARMFUL
+
+
+def test_free_energy_is_that_of_the_mean_logits_on_valid_voxels(tmp_path):
+    valid = torch.ones(6, 7, dtype=torch.bool)
+    valid[0] = False
+    case = write_case(tmp_path / "s", (6, 7), valid=valid)
+    energy, spread = free_energy(case)
+    expected = np.log(np.exp(case.logits.double().mean(0).numpy()).sum(0))
+    np.testing.assert_allclose(energy[1:], expected[1:], rtol=1e-5)
+    assert np.isnan(energy[0]).all()
+    assert spread == pytest.approx(expected[1:].std(), rel=1e-5)

@@ -1,0 +1,126 @@
+"""The main table: order, best marks, missing pipelines, and its three file formats."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lightning_calib.calibrators.pipeline import PAPER_BLOCKS, PAPER_PIPELINES
+from lightning_calib.protocol.results import Results
+from lightning_calib.report.numbers import MISSING
+from lightning_calib.report.table_files import latex_escape, to_csv, to_latex, to_markdown
+from lightning_calib.report.tables import MainTable, main_table
+
+
+def score(mean, spread=0.01):
+    return {"mean": mean, "low": mean - spread, "high": mean + spread}
+
+
+def small_table(**options) -> MainTable:
+    scores = {
+        "identity(z)": {"nll": score(0.50), "dice": score(0.8001), "flip": score(0.0, 0.0)},
+        "ms(z)": {"nll": score(0.3001), "dice": score(0.7), "flip": score(0.02)},
+        "dc(z)": {"nll": score(0.3004), "dice": score(0.75), "flip": score(0.03)},
+        "ts(z)": {"nll": score(0.40), "dice": score(0.8004), "flip": score(0.0, 0.0)},
+    }
+    return main_table("toy_set & more", list(scores), scores, **options)
+
+
+def marked(table: MainTable, key: str) -> list[str]:
+    return [str(row.pipeline) for row in table.rows if row.cells[key].best]
+
+
+def test_rows_stand_in_the_blocks_of_the_paper():
+    table = main_table("toy", list(reversed(PAPER_PIPELINES)), {})
+    assert [str(row.pipeline) for row in table.rows if not row.again] == list(PAPER_PIPELINES)
+    assert {letter: len(rows) for letter, rows in table.blocks().items()} == {
+        letter: len(names) + (letter == "f") for letter, names in PAPER_BLOCKS.items()
+    }
+
+
+def test_dirichlet_on_mean_logits_is_listed_again_beside_its_twin():
+    table = main_table("toy", PAPER_PIPELINES, {})
+    assert [str(row.pipeline) for row in table.blocks()["f"]] == ["dc(p)", "dc(z)"]
+    assert [row.again for row in table.blocks()["f"]] == [False, True]
+
+
+def test_pipelines_outside_the_paper_come_last():
+    table = main_table("toy", ["vs(z)", "ts(z)"], {})
+    assert [(str(row.pipeline), row.block) for row in table.rows] == [("ts(z)", "e"), ("vs(z)", "g")]
+
+
+def test_best_values_are_those_that_look_best():
+    table = small_table()
+    assert marked(table, "nll") == ["ms(z)", "dc(z)"]  # both are written 0.300
+    assert marked(table, "dice") == ["identity(z)", "ts(z)"]  # both are written 80.0
+
+
+def test_a_guaranteed_zero_does_not_compete_for_fewest_flips():
+    assert marked(small_table(), "flip") == ["ms(z)"]
+
+
+def test_flips_are_not_applicable_without_a_calibrator_and_exactly_zero_where_guaranteed():
+    table = small_table()
+    flips = next(column for column in table.columns if column.key == "flip")
+    texts = {str(row.pipeline): table.text(row, flips) for row in table.rows}
+    assert texts["identity(z)"] == MISSING
+    assert texts["ts(z)"] == "0"
+
+
+def test_missing_pipelines_keep_their_row_and_say_why():
+    table = main_table("toy", ["ts(z)", "ms(z)"], {"ts(z)": {"nll": score(0.4)}}, {"ms(z)": "repeat 0: it broke"})
+    row = next(row for row in table.rows if str(row.pipeline) == "ms(z)")
+    assert row.note == "repeat 0: it broke"
+    assert table.text(row, table.columns[0]) == MISSING
+    assert "it broke" in to_markdown(table)
+    assert "it broke" in to_csv(table)
+
+
+def test_csv_holds_the_summary_in_full_precision(calibration):
+    results = Results.open(calibration)
+    scores = {name: entry["metrics"] for name, entry in results.summary["pipelines"].items()}
+    rows = list(csv.DictReader(io.StringIO(to_csv(main_table("toy", results.pipelines, scores)))))
+    assert [row["pipeline"] for row in rows] == list(results.pipelines)
+    for row in rows:
+        expected = scores.get(row["pipeline"])
+        assert (row["nll"] == "") == (expected is None)
+        if expected:
+            assert float(row["nll"]) == expected["nll"]["mean"]
+            assert float(row["ece_high"]) == expected["ece"]["high"]
+            assert float(row["ace_low"]) == expected["ace"]["min"]
+
+
+def test_markdown_rows_have_as_many_cells_as_the_heading():
+    lines = [line for line in to_markdown(small_table()).splitlines() if line.startswith("|")]
+    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+    assert len(cells) == 1
+    assert "| `ms(z)` × | **0.300** |" in to_markdown(small_table())  # noqa: RUF001  # the sign for "not invariant"
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_latex_rows_have_as_many_cells_as_columns(intervals):
+    text = to_latex(small_table(), intervals)
+    columns = len(re.search(r"\\begin\{tabular\}\{@\{\}(l[c]+)@\{\}\}", text)[1])
+    body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert len(rows) == 4
+    assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {columns}
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+@pytest.mark.parametrize("name", ["table.tex", "table_intervals.tex"])
+def test_latex_compiles(name, report, tmp_path):
+    source = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + "\n"
+    source += (report.parent / name).read_text(encoding="utf-8") + to_latex(small_table()) + r"\end{document}"
+    (tmp_path / "main.tex").write_text(source, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_latex_escape_leaves_no_special_character_bare():
+    assert latex_escape("a_b{c}~^\\#5%&$") == (r"a\_b\{c\}\textasciitilde{}\textasciicircum{}\textbackslash{}\#5\%\&\$")
