@@ -29,6 +29,7 @@ class Style:
     Attributes:
         noise: standard deviation of the noise, of a full range of 1.
         confusion: chance that an object's texture is mixed with another class's.
+        disguise: chance that it wears the other's texture outright.
         wander: how far the annotator's border strays from the image's, relative to the object's radius.
         contrast: factor on the colours' distance from grey.
         objects: mean number of objects.
@@ -36,17 +37,22 @@ class Style:
 
     noise: float = 0.06
     confusion: float = 0.25
+    disguise: float = 0.02
     wander: float = 0.12
     contrast: float = 1.0
     objects: float = 5.0
 
     def shifted(self, shift: float) -> "Style":
-        """The style of the pool set: noisier, paler and more confusing, the more the larger ``shift``."""
+        """The style of the pool set: looser annotators, more disguise, a little more noise.
+
+        A network that has learnt to trust clear textures is wrong there without noticing.
+        """
         return Style(
-            noise=self.noise * (1 + 0.5 * shift),
-            confusion=min(self.confusion * (1 + 0.5 * shift), 1.0),
-            wander=self.wander,
-            contrast=self.contrast * (1 - 0.25 * min(shift, 2.0)),
+            noise=self.noise * (1 + 0.15 * shift),
+            confusion=self.confusion,
+            disguise=min(self.disguise + 0.1 * shift, 1.0),
+            wander=self.wander * (1 + shift),
+            contrast=self.contrast * max(1 - 0.05 * shift, 0.1),
             objects=self.objects,
         )
 
@@ -88,10 +94,11 @@ def _texture(rng: np.random.Generator, grid: Field, kind: int) -> Field:
     return np.asarray(np.sin(2 * np.pi * frequency * np.tensordot(direction, grid, axes=1) + phase))
 
 
-def _surface(rng: np.random.Generator, grid: Field, kind: int, confusion: float) -> Field:
+def _surface(rng: np.random.Generator, grid: Field, kind: int, style: Style) -> Field:
     """Colour of an object of a class ``(*S, 3)``, sometimes on the way to that of another."""
     other = int(rng.choice([k for k in range(1, len(CLASSES)) if k != kind]))
-    mix = float(rng.uniform(0.3, 0.7)) if rng.random() < confusion else 0.0
+    chance, mix = rng.random(), float(rng.uniform(0.3, 0.7))
+    mix = 1.0 if chance < style.disguise else mix if chance < style.disguise + style.confusion else 0.0
     tint = rng.normal(0, 0.04, 3).astype(np.float32)
     base = (1 - mix) * COLOUR[kind] + mix * COLOUR[other] + tint
     stripes = (1 - mix) * _texture(rng, grid, kind) + mix * _texture(rng, grid, other)
@@ -122,7 +129,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], style: Style) -> tupl
         kind = int(rng.choice(len(CLASSES), p=CHANCE))
         level = _level(rng, grid, kind) + 0.08 * smooth_field(rng, shape, 4)
         cover = expit(12 * level)[..., None]
-        image = (1 - cover) * image + cover * _surface(rng, grid, kind, style.confusion)
+        image = (1 - cover) * image + cover * _surface(rng, grid, kind, style)
         target[level + style.wander * smooth_field(rng, shape, 5) > 0] = kind
     noise = style.noise * rng.standard_normal(image.shape, dtype=np.float32)
     return np.clip(0.5 + style.contrast * (image - 0.5) + noise, 0, 1).astype(np.float32), target

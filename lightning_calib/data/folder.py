@@ -115,12 +115,11 @@ class Folder(ImageDataModule):
         """Also depends on how masks are read, and on what the first image was."""
         return super().recipe() + repr((self.mask_values, self.in_channels, self.normalization))
 
-    def inspect(self, case: Case) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> Facts:
         """Also refuses images of another kind than the first."""
-        facts = super().inspect(case)
-        kind = read_image(case.images[0]).dtype
-        if self.normalization == "imagenet" and kind != np.uint8:
-            raise ValueError(f"{case.images[0]}: {kind}, not 8 bits as the others; set normalize: image")
+        facts = super().describe(case, image, target)
+        if self.normalization == "imagenet" and image.dtype != np.uint8:
+            raise ValueError(f"{case.images[0]}: {image.dtype}, not 8 bits as the others; set normalize: image")
         return facts
 
     def reader(self) -> ReadImage:

@@ -114,8 +114,11 @@ class ImageDataModule(SegmentationDataModule):
         return ImageDataset(cases, self.reader(), self.transform(stage), seed, self.raw_transform)
 
     def inspect(self, case: Case) -> Facts:
+        """Facts on one case, see :meth:`describe`."""
+        return self.describe(case, *self.reader()(case))
+
+    def describe(self, case: Case, image: Array, target: Array) -> Facts:
         """Size and class counts; raises if image and mask differ in size or a label is out of range."""
-        image, target = self.reader()(case)
         if image.shape[:2] != target.shape:
             raise ValueError(f"the image is {image.shape[:2]}, the mask {target.shape}; both must be the same")
         if image.shape[2] != self.in_channels:

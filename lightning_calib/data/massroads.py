@@ -155,9 +155,9 @@ class MassachusettsRoads(ImageDataModule):
         self.check = False  # every tile was read above, for its blank area
         self.adopt(Splits(pick(rest, train), pick(rest, val), pool, left_out))
 
-    def inspect(self, case: Case) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> Facts:
         """Also the share of blank pixels."""
-        return super().inspect(case) | {"blank": float(blank(read_rgb(case.images[0])).mean())}
+        return super().describe(case, image, target) | {"blank": float(blank(image).mean())}
 
     def reader(self) -> ReadImage:
         """Reads tiles and windows."""

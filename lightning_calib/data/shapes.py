@@ -61,11 +61,7 @@ class Shapes(ImageDataModule):
         size: height and width.
         shift: how much harder than the training set the pool set is; 0 for equally hard.
         data_seed: seed of the images; the same for all members of an ensemble.
-        batch_size: samples a batch in training and validation.
-        num_workers: worker processes a loader.
-        seed: seed of order and augmentation; None takes the one of ``seed_everything``.
-        samples_per_epoch: training samples an epoch; None for each image once.
-        augmentation: none; light (mirroring, brightness); strong (also scale .5 to 2, colour, blur, noise).
+        options: those of :class:`~lightning_calib.data.images.ImageDataModule`.
 
     Example:
         >>> shapes = Shapes(num_train=6, num_val=2, num_pool=3, size=(32, 48))
@@ -84,7 +80,7 @@ class Shapes(ImageDataModule):
         num_train: int = 160,
         num_val: int = 32,
         num_pool: int = 96,
-        size: tuple[int, int] = (96, 96),
+        size: tuple[int, int] = (64, 64),
         shift: float = 1.0,
         data_seed: int = 0,
         **options: Any,
