@@ -7,11 +7,11 @@ import zlib
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
 from lightning_calib.data.atomic import sha256
 from lightning_calib.data.manifest import MANIFEST
 from lightning_calib.data.partition import Size, Sizes, Split, make_split
@@ -19,6 +19,7 @@ from lightning_calib.data.store import OutputStore
 from lightning_calib.data.stored import Outside, StoredOutputsDataModule
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.protocol.fitting import Solver
 from lightning_calib.protocol.layout import RESULTS_VERSION
 
 LOCAL = ("lts", "lts_ti")  # calibrators that look at neighbours: fitted by Adam over whole images
@@ -52,9 +53,9 @@ class Task:
 class Protocol:
     """Settings of a run.
 
-    Attributes:
-        outputs: folder of the frozen outputs.
-        pipelines: names of the pipelines, in the order of the table.
+    Args:
+        outputs: folder of the frozen outputs, such as runs/camvid/outputs.
+        pipelines: ``paper``, ``all``, or names such as cms_op(p), as a list or parted by commas.
         repeats: number of random partitions.
         trials: trials of the search, for each repeat and pipeline.
         cal: size of the calibration part: a number of cases, a share, ids, a file of ids, or None for the rest.
@@ -63,14 +64,14 @@ class Protocol:
         seed: seed of partitions, searches, fits and bootstraps.
         group_aware: keep cases of one group in one part.
         outside: what voxels that were never predicted count as.
-        solver: ``auto`` for the fastest exact one, ``newton``, or ``adam`` for the paper's.
+        solver: ``auto`` for the exact one of each calibrator, or ``adam`` for the paper's.
         lts_trials: trials for local temperature scaling, which is slow on CPUs; None for ``trials``.
         lts_epochs: largest number of epochs of local temperature scaling.
         threads: threads a task.
     """
 
     outputs: str
-    pipelines: tuple[str, ...]
+    pipelines: str | list[str] = "paper"
     repeats: int = 3
     trials: int = 20
     cal: Size = 50
@@ -79,7 +80,7 @@ class Protocol:
     seed: int = 0
     group_aware: bool = False
     outside: Outside = "exclude"
-    solver: Literal["auto", "newton", "adam"] = "auto"
+    solver: Solver = "auto"
     lts_trials: int | None = None
     lts_epochs: int = 300
     threads: int = 1
@@ -89,10 +90,16 @@ class Protocol:
         for name, value, least in (("repeats", self.repeats, 1), ("trials", self.trials, 1), ("seed", self.seed, 0)):
             if value < least:
                 raise ValueError(f"{name} = {value}; give at least {least}")
-        if not self.pipelines:
+        if self.lts_trials is not None and self.lts_trials < 1:
+            raise ValueError(f"lts_trials = {self.lts_trials}; give at least 1")
+        if not self.names:
             raise ValueError("no pipelines; name some, such as --pipelines paper")
-        for text in self.pipelines:
-            PipelineName.parse(text)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the pipelines, each once, in the order of the table."""
+        listed = self.pipelines.split(",") if isinstance(self.pipelines, str) else self.pipelines
+        return tuple(str(name) for name in expand_pipelines([text.strip() for text in listed if text.strip()]))
 
     @cached_property
     def store(self) -> OutputStore:
@@ -102,7 +109,7 @@ class Protocol:
     @property
     def tasks(self) -> list[Task]:
         """All repeats and pipelines, in the order of the results."""
-        return [Task(repeat, name) for repeat in range(self.repeats) for name in self.pipelines]
+        return [Task(repeat, name) for repeat in range(self.repeats) for name in self.names]
 
     def trials_of(self, task: Task) -> int:
         """Trials that a task gets."""
@@ -174,6 +181,7 @@ class Protocol:
         return {
             "format_version": RESULTS_VERSION,
             **own,
+            "pipelines": list(self.names),
             "outputs_sha256": self.outputs_hash,
             "dataset": dataset,
             "bands": list(BANDS),

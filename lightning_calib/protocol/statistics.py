@@ -88,17 +88,20 @@ def clustered_bootstrap(
     clusters: Sequence[Sequence[str]],
     replicates: int = REPLICATES,
     seed: int = 0,
+    draw_repeats: bool = True,
 ) -> Floats:
     """Bootstrap distribution of the estimate when cases are drawn as wholes, with their scores in all repeats.
 
     One case is a test case in several repeats, and its scores there are not independent. Here cases are drawn
-    from the union of all test sets; a drawn case brings its scores of every repeat along. Repeats are kept.
+    from the union of all test sets; a drawn case brings its scores of every repeat along. Repeats are drawn
+    too, independently of the cases (the pigeonhole bootstrap of Owen 2007).
 
     Args:
         tables: one array ``(n_r, K)`` a repeat.
         clusters: for each repeat the names of its ``n_r`` rows; equal names are drawn together.
         replicates: number ``B`` of replicates.
         seed: seed of the draws.
+        draw_repeats: False keeps the repeats as they are: the interval then says nothing about other fits.
 
     Returns:
         ``(B, K)``.
@@ -117,7 +120,11 @@ def clustered_bootstrap(
     for size in _pieces(replicates, len(names)):
         weights = _multiplicities(rng, size, len(names))
         parts.append(np.stack([_weighted(weights[:, at], t) for at, t in zip(rows, tables, strict=True)]))
-    return _mean_over(np.concatenate(parts, axis=1))
+    means = np.concatenate(parts, axis=1)  # (R, B, K)
+    if draw_repeats:
+        drawn = rng.integers(len(tables), size=(len(tables), replicates))
+        means = np.take_along_axis(means, drawn[:, :, None], axis=0)
+    return _mean_over(means)
 
 
 def percentile_interval(replicates: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:

@@ -66,10 +66,21 @@ def test_clustered_replicates_agree_with_plain_loops():
     parts = columns(sizes=(8, 8, 8))
     rng = np.random.default_rng(0)
     names = [sorted(rng.choice(list("abcdefghijkl"), 8, replace=False)) for _ in parts]
-    ours = clustered_bootstrap(tables(parts), names, 6000, seed=6)[:, 0]
+    ours = clustered_bootstrap(tables(parts), names, 6000, seed=6, draw_repeats=False)[:, 0]
     slow = clustered_loop(parts, names, 6000, seed=7)
     assert stats.ks_2samp(ours, slow).pvalue > 1e-3
     assert ours.std() == pytest.approx(slow.std(), rel=0.05)
+
+
+def test_drawn_repeats_add_their_own_share_of_the_variance():
+    """Cases alike: what is left is the bootstrap of three repeat means, whose variance is known."""
+    levels = np.array([0.0, 1.0, 5.0])
+    parts = [np.full((4, 1), level) for level in levels]
+    names = [list("abcd")] * 3
+    assert clustered_bootstrap(parts, names, 200, draw_repeats=False).std() == 0
+    crossed = clustered_bootstrap(parts, names, 40_000)[:, 0]
+    assert crossed.var() == pytest.approx(levels.var() / 3, rel=0.03)
+    assert crossed.mean() == pytest.approx(levels.mean(), abs=0.02)
 
 
 def test_drawing_repeats_widens_the_interval_when_repeats_differ():
