@@ -11,10 +11,19 @@ CG_TOLERANCE, CG_STEPS = 1e-2, 60
 
 
 class Hessian(Protocol):
-    """What the inner solver needs of second derivatives."""
+    """What the inner solver needs of second derivatives.
+
+    Attributes:
+        damping: added to the diagonal in products and solutions.
+    """
+
+    damping: float
 
     def product(self, vector: Tensor) -> Tensor:
         """``H v``, ``(P,)``."""
+
+    def update(self, step: Tensor, change: Tensor) -> None:
+        """Make ``H step = change``."""
 
     def solve(self, free: Tensor, right: Tensor) -> Tensor:
         """``v`` with ``(H v)_free = right_free`` and 0 elsewhere, ``(P,)``."""
@@ -31,16 +40,24 @@ class DenseHessian:
     def __init__(self, model: SampleModel, theta: Tensor) -> None:
         coordinates = model.coordinates
         eye = torch.eye(coordinates.size, dtype=torch.float64)
-        self.matrix = _data_hessian(model, theta) + model.regularizer.product(eye) + model.damping * eye
+        self.matrix = _data_hessian(model, theta) + model.regularizer.product(eye)
+        self.damping = 0.0
 
     def product(self, vector: Tensor) -> Tensor:
         """``H v``."""
-        return self.matrix @ vector
+        return self.matrix @ vector + self.damping * vector
+
+    def update(self, step: Tensor, change: Tensor) -> None:
+        """The update of Broyden, Fletcher, Goldfarb and Shanno."""
+        image = self.matrix @ step
+        self.matrix -= torch.outer(image, image / (step @ image))
+        self.matrix += torch.outer(change, change / (step @ change))
 
     def solve(self, free: Tensor, right: Tensor) -> Tensor:
         """Solve on the free coordinates; where rounding made the matrix indefinite, lift its diagonal."""
         chosen = free.nonzero().squeeze(1)
         block = self.matrix[chosen][:, chosen]
+        block.diagonal().add_(self.damping)
         lift = 1e-13 * block.diagonal().mean()
         factor, failed = torch.linalg.cholesky_ex(block)
         while int(failed):
@@ -66,8 +83,9 @@ class ProductHessian:
         self.weight = model.weight.float()
         spread = self.probs * (1 - self.probs) * self.weight
         data = model.coordinates.pullback_squares((spread @ self.design.square().T).double())
-        scale = model.regularizer.diagonal() + model.damping
-        self.diagonal = (data + scale).clamp(min=1e-12)
+        self.diagonal = (data + model.regularizer.diagonal()).clamp(min=1e-12)
+        self.damping = 0.0
+        self.updates: list[tuple[Tensor, Tensor]] = []
 
     def product(self, vector: Tensor) -> Tensor:
         """``H v``."""
@@ -76,13 +94,21 @@ class ProductHessian:
         weighted = self.probs * change
         weighted = (weighted - self.probs * weighted.sum(0)) * self.weight
         data = coordinates.pullback((weighted @ self.design.T).double())
-        return data + self.model.regularizer.product(vector) + self.model.damping * vector
+        total = data + self.model.regularizer.product(vector) + self.damping * vector
+        for left, right in self.updates:
+            total = total + left * (right @ vector)
+        return total
+
+    def update(self, step: Tensor, change: Tensor) -> None:
+        """The same update, kept as two products."""
+        image = self.product(step) - self.damping * step
+        self.updates += [(-image, image / (step @ image)), (change, change / (step @ change))]
 
     def solve(self, free: Tensor, right: Tensor) -> Tensor:
         """Conjugate gradients on the free coordinates, to a residual of one per cent."""
         solution, residual = torch.zeros_like(right), right * free
         goal = CG_TOLERANCE * residual.norm()
-        scaled = residual / self.diagonal
+        scaled = residual / (self.diagonal + self.damping)
         direction, level = scaled, residual @ scaled
         for _ in range(CG_STEPS):
             image = self.product(direction) * free
@@ -93,7 +119,7 @@ class ProductHessian:
             residual = residual - level / curvature * image
             if residual.norm() <= goal:
                 break
-            scaled = residual / self.diagonal
+            scaled = residual / (self.diagonal + self.damping)
             previous, level = level, residual @ scaled
             direction = scaled + level / previous * direction
         return solution

@@ -207,7 +207,7 @@ class NewtonSolver:
         """Fall back to the identity where it is better, then certify."""
         facts = self._facts()
         for expert, loss in zip(self.experts, facts.identity_loss.tolist(), strict=True):
-            expert.compare_with_identity(loss / facts.num_voxels)
+            expert.settle(loss / facts.num_voxels)
         self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
         self.certificate = self._certify(facts)
         if not self.certificate.converged:
@@ -268,7 +268,7 @@ class NewtonSolver:
 
 def default_sample_size(num_experts: int, num_classes: int) -> int:
     """Voxels of each predicted class in the sample."""
-    return max(64, 8192 // num_classes) if num_experts == 1 else 2048
+    return max(64, 16384 // num_classes) if num_experts == 1 else 2048
 
 
 def _check_strengths(**strengths: float) -> None:

@@ -86,7 +86,9 @@ def minimize(
     size = projected_gradient(theta, gradient, lower, upper).abs().max()
     goal = float(accuracy * size)
     for _ in range(max_steps):
-        step = quadratic_minimum(hessian_at(model, theta), gradient, lower - theta, upper - theta, goal / 4)
+        hessian = hessian_at(model, theta)
+        hessian.damping = model.damping
+        step = quadratic_minimum(hessian, gradient, lower - theta, upper - theta, goal / 4)
         theta, value, gradient, moved = _search(model, theta, value, gradient, step)
         size = projected_gradient(theta, gradient, lower, upper).abs().max()
         if not moved or float(size) <= goal:

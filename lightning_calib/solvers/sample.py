@@ -17,7 +17,7 @@ from lightning_calib.solvers.stream import Chunk, case_hash
 from lightning_calib.solvers.sums import Reduce
 
 # Weight of a voxel without any doubt, against 1 for one in full doubt: it may get doubts at another temperature.
-CERTAIN_WEIGHT = 0.02
+CERTAIN_WEIGHT = 0.25
 
 # Bins of the histogram of u / w: BINS_PER_OCTAVE for each factor of 2 from 2^-42 to 2^8.
 BINS_PER_OCTAVE, LOWEST_OCTAVE, OCTAVES = 32, -42, 50
