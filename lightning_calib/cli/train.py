@@ -14,6 +14,7 @@ from jsonargparse import Namespace
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_info
 
 from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
@@ -196,6 +197,7 @@ class TrainCLI(LightningCLI):
             if self.trainer.is_global_zero and last.is_file():
                 steps = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
                 self.member.mark_finished({"seed": int(self.options.seed_everything), **steps})
+            finish_loggers(self.trainer)
 
     def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the validation cases."""
@@ -277,6 +279,13 @@ def place_loggers(loggers: Any, folder: Path) -> None:  # noqa: ANN401
         arguments = logger.get("init_args") if isinstance(logger, Namespace) else None
         if arguments is not None and "save_dir" in arguments:
             arguments.save_dir = str(folder / (arguments.save_dir or "."))
+
+
+def finish_loggers(trainer: Trainer) -> None:
+    """Close W&B runs, which Lightning leaves open: their files are complete only then."""
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+            logger.experiment.finish()
 
 
 def member_job(folder: MemberFolder, config: Path, on_gpu: bool) -> Job:

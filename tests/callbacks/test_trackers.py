@@ -12,8 +12,8 @@ from lightning_calib.callbacks.overlays import SampleOverlays, overlay
 from tests.training import tiny_config, train
 
 
-def logger(name, **arguments):
-    return {"class_path": f"pytorch_lightning.loggers.{name}", "init_args": {"save_dir": "logs", **arguments}}
+def logger(kind, **arguments):
+    return {"class_path": f"pytorch_lightning.loggers.{kind}", "init_args": {"save_dir": "logs", **arguments}}
 
 
 @pytest.fixture(scope="module")

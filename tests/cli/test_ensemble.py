@@ -1,12 +1,12 @@
 """Members as processes: places, GPUs, failures; with small children that need no torch."""
 
+import _thread
 import json
 import os
-import signal
-import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -55,7 +55,7 @@ def test_no_more_members_than_places_train_at_a_time(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert run_jobs(jobs_of(tmp_path, [REPORT] * 3), parallel=1) == {}
     found = reports(tmp_path, 3)
-    assert all(first["ended"] <= second["started"] for first, second in zip(found, found[1:], strict=False))
+    assert all(first["ended"] <= second["started"] for first, second in pairwise(found))
     assert found[0]["OMP_NUM_THREADS"] == str(os.cpu_count())
     assert found[0]["CUDA_VISIBLE_DEVICES"] == os.environ.get("CUDA_VISIBLE_DEVICES")
 
@@ -89,23 +89,19 @@ for epoch in (1, 2):
 
 
 def test_an_interrupt_ends_the_members_too(tmp_path):
-    parent = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from pathlib import Path
-from lightning_calib.cli.ensemble import Job, run_jobs
-code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
-folder = Path({str(tmp_path)!r})
-run_jobs([Job("0", [sys.executable, "-c", code, str(folder / "pid")], folder / "log", folder / "progress")], 1)
-"""
-    process = subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) != 0
+    code = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()} '); time.sleep(60)"
+    pid_file = tmp_path / "0.json"
+
+    def interrupt_once_it_runs():
+        while not pid_file.exists() or not pid_file.read_text().endswith(" "):
+            time.sleep(0.02)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt_once_it_runs).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(jobs_of(tmp_path, [code]), parallel=1)
     with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+        os.kill(int(pid_file.read_text()), 0)
 
 
 @given(parallel=st.integers(1, 16), gpus=st.integers(0, 8), cores=st.integers(1, 64))
