@@ -30,31 +30,40 @@ def group_cases(cases: list[Case], pattern: str | None) -> tuple[list[Case], lis
 
 
 def divide(
-    cases: list[Case], lists: tuple[Path | str | None, Path | str | None], fractions: tuple[float, float], seed: int
+    cases: list[Case],
+    pattern: str | None,
+    lists: tuple[Path | str | None, Path | str | None],
+    fractions: tuple[float, float],
+    seed: int,
 ) -> tuple[Splits, list[str]]:
     """Hold out the pool set, then validation, each by list or by whole groups.
 
     Args:
-        cases: all cases, with groups.
+        cases: all cases.
+        pattern: regular expression that finds a case's group, see :func:`group_cases`.
         lists: files that name the pool set's and validation's cases; None to draw them.
         fractions: shares to draw where there is no list.
         seed: seed of the draw.
 
     Returns:
-        The parts, and one line for each group that a list tears apart.
+        The parts, and one line for each case without a group and each group that a list tears apart.
     """
 
     def hold_out(rest: list[Case], file: Path | str | None, fraction: float) -> Parts:
         groups = {case.case_id: case.group for case in rest}
         return by_group(groups, fraction, seed) if file is None else by_list(groups, Path(file))
 
+    cases, strange = group_cases(cases, pattern)
     kept, pool = hold_out(cases, lists[0], fractions[0])
     train, val = hold_out(pick(cases, kept), lists[1], fractions[1])
     splits = Splits(pick(cases, train), pick(cases, val), pick(cases, pool))
-    parts = {"training": splits.train, "validation": splits.val, "pool": splits.pool}
+    return splits, strange + _torn(splits)
+
+
+def _torn(splits: Splits) -> list[str]:
+    """One line for each group with cases in several parts."""
     homes: dict[str, set[str]] = {}
-    for part, members in parts.items():
-        for case in members:
+    for part, cases in (("training", splits.train), ("validation", splits.val), ("pool", splits.pool)):
+        for case in cases:
             homes.setdefault(case.group, set()).add(part)
-    torn = [f"group {g!r} is in {' and '.join(sorted(h))}; list all of it" for g, h in homes.items() if len(h) > 1]
-    return splits, torn
+    return [f"group {g!r} is in {' and '.join(sorted(h))}; list all of it" for g, h in homes.items() if len(h) > 1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_calib.data.cases import Case, DataError
 from lightning_calib.data.checks import Facts
-from lightning_calib.data.dividing import divide, group_cases
+from lightning_calib.data.dividing import divide
 from lightning_calib.data.images import Array, ImageDataModule, ReadImage
 from lightning_calib.data.pairing import pair_folders
 from lightning_calib.data.readers import PICTURES, VOLUMES, list_files, read_image, read_mask
@@ -90,11 +90,10 @@ class Folder(ImageDataModule):
         cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"))
         if not cases and list_files(self.root / images, VOLUMES):
             problems = [f"{self.root / images}: holds volumes; use lightning_calib.data.volume_folder.VolumeFolder"]
-        cases, strange = group_cases(cases, group_regex)
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
-        splits, torn = divide(cases, lists, fractions, self.split_seed)
+        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
         self._look_at(cases, normalize)
-        self.adopt(splits, problems + strange + torn)
+        self.adopt(splits, problems + wrong)
 
     def _look_at(self, cases: list[Case], normalize: Normalization | None) -> None:
         """Take channels and normalisation from the first image that can be read."""

@@ -41,10 +41,13 @@ class DrawImage:
         return np.rint(255 * image).astype(np.uint8), target.copy()
 
 
-def shape_cases(part: str, count: int) -> list[Case]:
-    """Cases ``part_0000`` to ``part_<count - 1>``."""
-    at_least(f"num_{part}", count, 1)
-    return [Case(f"{part}_{n:04d}") for n in range(count)]
+def shape_splits(num_train: int, num_val: int, num_pool: int) -> Splits:
+    """Cases ``train_0000``, ``train_0001``, ..., ``val_0000``, ..., ``pool_0000``, ..."""
+    counts = {"train": num_train, "val": num_val, "pool": num_pool}
+    for part, count in counts.items():
+        at_least(f"num_{part}", count, 1)
+    train, val, pool = ([Case(f"{part}_{n:04d}") for n in range(count)] for part, count in counts.items())
+    return Splits(train, val, pool)
 
 
 class Shapes(ImageDataModule):
@@ -90,11 +93,8 @@ class Shapes(ImageDataModule):
         at_least("size", size, 1)
         self.class_names = list(CLASSES)
         self.draw = DrawImage(tuple(size), data_seed, shift)
-        train, val, pool = (
-            shape_cases(part, count) for part, count in (("train", num_train), ("val", num_val), ("pool", num_pool))
-        )
         self.check = False  # nothing to find wrong with what is drawn here
-        self.adopt(Splits(train, val, pool))
+        self.adopt(shape_splits(num_train, num_val, num_pool))
 
     def reader(self) -> ReadImage:
         """Draws."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_calib.data.base import at_least
-from lightning_calib.data.cases import Case, Splits
+from lightning_calib.data.cases import Case
 from lightning_calib.data.drawing import CLASSES
-from lightning_calib.data.shapes import drawn, shape_cases
+from lightning_calib.data.shapes import drawn, shape_splits
 from lightning_calib.data.volume_reader import Volume, z_score
 from lightning_calib.data.volumes import ReadVolume, VolumeDataModule
 
@@ -70,11 +70,8 @@ class Shapes3D(VolumeDataModule):
         at_least("size", size, 1)
         self.class_names = list(CLASSES)
         self.draw = DrawVolume(tuple(size), data_seed, shift)
-        train, val, pool = (
-            shape_cases(part, count) for part, count in (("train", num_train), ("val", num_val), ("pool", num_pool))
-        )
         self.check = False  # nothing to find wrong with what is drawn here
-        self.adopt(Splits(train, val, pool))
+        self.adopt(shape_splits(num_train, num_val, num_pool))
 
     def reader(self) -> ReadVolume:
         """Draws."""

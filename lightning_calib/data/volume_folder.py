@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.data.cases import Case
-from lightning_calib.data.dividing import divide, group_cases
+from lightning_calib.data.dividing import divide
 from lightning_calib.data.pairing import pair_folders
 from lightning_calib.data.readers import VOLUMES
 from lightning_calib.data.volume_reader import VolumeReader, read_channels
@@ -52,12 +52,10 @@ class VolumeFolder(VolumeFileModule):
         self.ignore_index, self.background = ignore_label, background_class
         self.volume_reader = VolumeReader(content_only=content_only)
         cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*VOLUMES, ".npy"))
-        cases, strange = group_cases(cases, group_regex)
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
-        splits, torn = divide(cases, lists, fractions, self.split_seed)
+        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
         self.in_channels = _channels(cases)
-        problems += strange + torn + self.settle_spacing(splits, mixed_spacing)
-        self.adopt(splits, problems)
+        self.adopt(splits, problems + wrong + self.settle_spacing(splits, mixed_spacing))
 
     def recipe(self) -> str:
         """Also depends on what the first volume was."""
