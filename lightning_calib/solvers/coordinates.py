@@ -60,7 +60,7 @@ class Coordinates:
 
     def affine(self, theta: Tensor) -> Tensor:
         """``[W | b] (..., C, C + 1)`` of coordinates ``(..., P)``."""
-        return theta.unflatten(-1, (self.num_classes, self.num_classes + 1))
+        return torch.unflatten(theta, -1, (self.num_classes, self.num_classes + 1))
 
     def pullback(self, gradient: Tensor) -> Tensor:
         """Gradient in the coordinates ``(..., P)`` from that in ``[W | b] (..., C, C + 1)``."""
@@ -179,8 +179,8 @@ class ConstrainedCoordinates(Coordinates):
     def _split(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``F (..., C, C-1)``, ``s (..., 1)``, ``b (..., C)``."""
         num_classes = self.num_classes
-        free, row_sum, bias = theta.split([num_classes * (num_classes - 1), 1, num_classes], dim=-1)
-        return free.unflatten(-1, (num_classes, num_classes - 1)), row_sum, bias
+        free, row_sum, bias = torch.split(theta, [num_classes * (num_classes - 1), 1, num_classes], dim=-1)
+        return torch.unflatten(free, -1, (num_classes, num_classes - 1)), row_sum, bias
 
 
 class ConeCoordinates(Coordinates):
@@ -218,15 +218,15 @@ class ConeCoordinates(Coordinates):
 
     def write(self, theta: Tensor) -> None:
         """Store the four parameters."""
-        first, below = theta.split([self.num_classes + 1, self.size - self.num_classes - 1], dim=-1)
-        rows = below.unflatten(-1, (self.num_classes - 1, self.num_classes))
+        first, below = torch.split(theta, [self.num_classes + 1, self.size - self.num_classes - 1], dim=-1)
+        rows = torch.unflatten(below, -1, (self.num_classes - 1, self.num_classes))
         self._store(first_row=first[..., :-1], bias_first=first[..., -1], inner=rows[..., :-1], bias_gaps=rows[..., -1])
 
     def affine(self, theta: Tensor) -> Tensor:
         """``G^{-1} [W' G | b']``."""
         shape = (*theta.shape[:-1], self.num_classes * (self.num_classes + 1))
         conjugate = theta.new_zeros(shape).index_copy_(-1, self.used, theta)
-        conjugate = conjugate.unflatten(-1, (self.num_classes, self.num_classes + 1))
+        conjugate = torch.unflatten(conjugate, -1, (self.num_classes, self.num_classes + 1))
         inner = torch.cat([conjugate[..., :-1] @ self.to_gaps, conjugate[..., -1:]], dim=-1)
         return self.from_gaps @ inner
 

@@ -56,10 +56,11 @@ class ExpertFit:
         self.steps: list[Tensor] = []
         self.changes: list[Tensor] = []  # of the gradient, along each step
 
-    def rest(self) -> None:
+    def rest(self, identity_loss: float) -> None:
         """Keep the identity, for want of voxels."""
-        self.trial = self.coordinates.identity()
-        self.active, self.reason = False, "too few voxels"
+        self.active, self.reason, self.gradient_norm = False, "too few voxels", 0.0
+        self.settle(identity_loss)
+        self.trial = self.theta
 
     def receive(self, loss: float, matrix_gradient: Tensor) -> None:
         """Take the data's share of objective and gradient at the trial point; move there if it is no worse."""

@@ -134,4 +134,4 @@ def _data_hessian(model: SampleModel, theta: Tensor) -> Tensor:
         return scales[:num_classes, :num_classes].sum().view(1, 1) if coordinates.size == 1 else scales
     full = matrix_hessian(probs, model.design, model.weight)
     half = coordinates.pullback(full.flatten(0, 1))  # (C (C + 1), P)
-    return coordinates.pullback(half.T.unflatten(1, (num_classes, num_classes + 1)))
+    return coordinates.pullback(torch.unflatten(half.T, 1, (num_classes, num_classes + 1)))

@@ -115,7 +115,7 @@ def matrix_hessian(probs: Tensor, design: Tensor, weight: Tensor) -> Tensor:
     num_classes, depth = probs.shape[0], design.shape[0]
     total = torch.zeros(num_classes, depth, num_classes, depth, dtype=torch.float64)
     own = total.diagonal(dim1=0, dim2=2)  # (D, D, C), a view
-    blocks = [value.float().split(HESSIAN_BLOCK, dim=-1) for value in (probs, design, weight)]
+    blocks = [torch.split(value.float(), HESSIAN_BLOCK, dim=-1) for value in (probs, design, weight)]
     for q, x, w in zip(*blocks, strict=True):
         outer = (q.unsqueeze(1) * x).flatten(0, 1)  # (C D, k)
         weighted = outer * w

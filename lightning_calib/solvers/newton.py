@@ -1,7 +1,7 @@
 """Full-batch fits of affine calibrators: one pass over the voxels gives one step of every expert."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from lightning_calib.solvers.sample import Sample
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import PassSums, Reduce
 from lightning_calib.solvers.survey import Facts, Survey
+
+Batch = tuple[Tensor, Tensor, Sequence[str] | None]
 
 TOLERANCE = 1e-6
 MAX_PASSES = 60
@@ -49,7 +51,7 @@ class NewtonSolver:
     Example:
         >>> from lightning_calib.calibrators import TemperatureScaling
         >>> generator = torch.Generator().manual_seed(0)
-        >>> logits = torch.randn(1, 3, 64, 64, generator=generator)
+        >>> logits = torch.randn(1, 3, 256, 256, generator=generator)
         >>> target = (logits / 2 - torch.empty_like(logits).exponential_(generator=generator).log()).argmax(1)
         >>> solver = NewtonSolver(TemperatureScaling(3))
         >>> while not solver.done:
@@ -180,10 +182,10 @@ class NewtonSolver:
         self.survey, self.facts, self.samples = None, facts, samples
         if len(self.experts) == 1:
             samples = [Sample.merge(samples)]
-        for expert, sample, voxels in zip(self.experts, samples, facts.cells.sum(1).tolist(), strict=True):
-            if voxels < self.min_voxels:
-                expert.rest()
+        for number, (expert, sample) in enumerate(zip(self.experts, samples, strict=True)):
             expert.model = SampleModel(sample, facts.num_voxels, self.regularizer)
+            if int(facts.cells[number].sum()) < self.min_voxels:
+                expert.rest(float(facts.identity_loss[number]) / facts.num_voxels)
 
     def _agree(self, reduce: Reduce) -> None:
         """Make trial points and decisions the same bits in every process, whatever their processors round."""
@@ -264,6 +266,23 @@ class NewtonSolver:
         self.history = list(state["history"])
         self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
         self._begin_pass()
+
+
+@torch.no_grad()
+def run_newton(solver: NewtonSolver, batches: Iterable[Batch], reduce: Reduce = alone) -> Certificate:
+    """Feed a solver with passes until it is done.
+
+    Args:
+        solver: at its start, or resumed.
+        batches: a re-iterable of logits, targets and case ids.
+        reduce: sums a float64 tensor over processes.
+    """
+    while not solver.done:
+        for logits, target, case_ids in batches:
+            solver.accumulate(logits, target, case_ids)
+        solver.step(reduce)
+    assert solver.certificate is not None
+    return solver.certificate
 
 
 def default_sample_size(num_experts: int, num_classes: int) -> int:

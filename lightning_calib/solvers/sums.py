@@ -67,7 +67,7 @@ class PassSums:
     def reduce(self, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """Loss and gradient over all processes, on the CPU."""
         flat = reduce(torch.cat([self.loss, self.gradient.flatten()]))
-        loss, gradient = flat.cpu().split([self.loss.numel(), self.gradient.numel()])
+        loss, gradient = torch.split(flat.cpu(), [self.loss.numel(), self.gradient.numel()])
         return loss, gradient.view(self.gradient.shape)
 
     def _matrices(self, features: Tensor) -> Tensor:

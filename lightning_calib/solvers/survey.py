@@ -78,7 +78,7 @@ class Survey:
     def finish(self, reduce: Reduce) -> tuple[Facts, list[Sample]]:
         """Facts and sample over all processes."""
         sums = reduce(torch.cat([self.cells.flatten(), self.identity_loss, self.repeated])).cpu()
-        cells, loss, repeated = sums.split([self.cells.numel(), self.num_experts, 1])
+        cells, loss, repeated = torch.split(sums, [self.cells.numel(), self.num_experts, 1])
         facts = Facts(cells.view(self.cells.shape).round().long(), loss, int(repeated))
         if facts.num_voxels == 0:
             raise ValueError("no valid voxels to fit on: every target is ignore_index, or there are no batches")

@@ -1,0 +1,156 @@
+"""Fits of ensemble temperature scaling: four numbers under a simplex constraint, by SLSQP on streamed sums."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import LinearConstraint, minimize
+from torch import Tensor
+
+from lightning_calib.calibrators import EnsembleTemperatureScaling, TemperatureScaling
+from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
+from lightning_calib.solvers.certificate import Certificate, ConvergenceError
+from lightning_calib.solvers.newton import Batch, NewtonSolver, alone, run_newton
+from lightning_calib.solvers.stream import Chunk, Walk
+from lightning_calib.solvers.sums import Reduce
+
+Vector = NDArray[np.float64]
+
+# A component of weight 0 may exceed the mixture by this factor (e^60) in the gradient: SLSQP squares it.
+MAX_LOG_RATIO = 60.0
+
+_BOUNDS = [(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
+
+
+def mixture_sums(chunk: Chunk, log_temperature: float, weights: Tensor) -> Tensor:
+    """Sum of ``-log q_y`` and its derivatives in ``(log T, w_1, w_2, w_3)``, float64 ``(5,)``.
+
+    Args:
+        chunk: voxels with the largest logit at 0.
+        log_temperature: ``log T``.
+        weights: ``w (3,)``, float64.
+    """
+    tempered = chunk.features / math.exp(log_temperature)
+    log_probs = tempered.log_softmax(0)
+    own = chunk.position.unsqueeze(0)
+    uniform = torch.full_like(log_probs[0], -math.log(len(log_probs)))
+    parts = torch.stack([log_probs.gather(0, own)[0], chunk.features.log_softmax(0).gather(0, own)[0], uniform])
+    parts = parts.double()  # (3, m)
+    log_q = (parts + weights.to(parts.device).log().unsqueeze(1)).logsumexp(0)
+    ratios = (parts - log_q).clamp(max=MAX_LOG_RATIO).exp()  # d log q / d w
+    # d log S(z / T)_y / d log T = mean of z / T under S(z / T), less that of the label
+    mean = (log_probs.exp() * tempered).sum(0) - tempered.gather(0, own)[0]
+    slope = weights[0] * (ratios[0] * mean.double()).sum()
+    return torch.cat([torch.stack([-log_q.sum(), -slope]), -ratios.sum(1)]).cpu()
+
+
+class MixtureObjective:
+    """Mean NLL of ETS with its gradient; each new point costs a pass over the data.
+
+    Args:
+        calibrator: for the number of classes.
+        batches: logits, targets and case ids, as often as asked for.
+        ignore_index: label of voxels that do not count.
+        reduce: sums a float64 tensor over processes.
+    """
+
+    def __init__(
+        self,
+        calibrator: EnsembleTemperatureScaling,
+        batches: Iterable[Batch],
+        ignore_index: int | None,
+        reduce: Reduce = alone,
+    ) -> None:
+        self.batches, self.reduce = batches, reduce
+        self.walk = Walk(TemperatureScaling(calibrator.num_classes), ignore_index)
+        self.num_voxels, self.passes = 0, 0
+        self.best, self.best_value = np.array([0.0, 1.0, 0.0, 0.0]), math.inf
+
+    def __call__(self, point: Vector) -> tuple[float, Vector]:
+        """Value and gradient at ``(log T, w)``; remembers the best point."""
+        weights = torch.from_numpy(point[1:].copy()).clamp(min=0)
+        total = torch.zeros(6, dtype=torch.float64)
+        for logits, target, _ in self.batches:
+            case_ids = ["batch"] * (1 if logits.ndim == 2 else len(logits))
+            for chunk in self.walk(logits, target, case_ids):
+                total[:5] += mixture_sums(chunk, float(point[0]), weights)
+                total[5] += len(chunk.target)
+        total = self.reduce(total).cpu()
+        self.num_voxels, self.passes = int(total[5]), self.passes + 1
+        mean = (total[:5] / total[5]).numpy()
+        if not np.isfinite(mean).all():
+            raise ConvergenceError(f"the objective is {mean[0]} at log T, w = {point}; look for NaN in the logits")
+        if mean[0] < self.best_value:
+            self.best, self.best_value = point.copy(), float(mean[0])
+        return float(mean[0]), mean[1:].astype(np.float64)
+
+
+def fit_mixture(
+    calibrator: EnsembleTemperatureScaling,
+    batches: Iterable[Batch],
+    ignore_index: int | None = None,
+    reduce: Reduce = alone,
+    max_iterations: int = 100,
+) -> Certificate:
+    """Fit ETS in place, from the identity and from the optimum of TS; the better end wins.
+
+    Args:
+        calibrator: the calibrator.
+        batches: a re-iterable of logits, targets and case ids.
+        ignore_index: label of voxels that do not count.
+        reduce: sums a float64 tensor over processes.
+        max_iterations: of SLSQP, for each start.
+    """
+    temperature = TemperatureScaling(calibrator.num_classes)
+    solver = NewtonSolver(temperature, ignore_index=ignore_index, min_voxels=0)
+    scaling = run_newton(solver, batches, reduce)
+    objective = MixtureObjective(calibrator, batches, ignore_index, reduce)
+    scaled = np.array([float(temperature.log_temperature.detach()), 1.0, 0.0, 0.0])
+    ends = [_descend(objective, start, max_iterations) for start in (scaled, np.array([0.0, 1.0, 0.0, 0.0]))]
+    with torch.no_grad():
+        calibrator.log_temperature.fill_(float(objective.best[0]))
+        calibrator.weights.copy_(torch.from_numpy(objective.best[1:]))
+    calibrator.project_()
+    return _certify(objective, scaling, ends)
+
+
+def _descend(objective: MixtureObjective, start: Vector, max_iterations: int) -> str:
+    """Run SLSQP; the objective remembers the best point. Returns how it ended."""
+    result = minimize(
+        objective,
+        start,
+        jac=True,
+        method="SLSQP",
+        bounds=_BOUNDS,
+        constraints=[LinearConstraint([[0, 1, 1, 1]], 1, 1)],
+        options={"maxiter": max_iterations, "ftol": 1e-11},
+    )
+    # Mode 8: no step decreases the objective any more, which at the rounding of float32 sums is an end like others.
+    return "decrease" if result.status in (0, 8) else str(result.message)
+
+
+def _certify(objective: MixtureObjective, scaling: Certificate, ends: list[str]) -> Certificate:
+    """Facts of the fit; raises where no start converged."""
+    weights, gradient = objective.best[1:], objective(objective.best)[1]
+    on_simplex = gradient[1:] - gradient[1:] @ weights  # what a move of weight to one component would change
+    free = np.where(weights > 0, np.abs(on_simplex), np.maximum(-on_simplex, 0))
+    certificate = Certificate(
+        solver="slsqp",
+        converged="decrease" in ends,
+        reason=", ".join(sorted(set(ends))),
+        passes=objective.passes + scaling.passes,
+        objective=objective.best_value,
+        identity_objective=scaling.identity_objective,
+        nll=objective.best_value,
+        gradient_norm=float(max(abs(gradient[0]), free.max())),
+        num_voxels=objective.num_voxels,
+        expert_voxels=[objective.num_voxels],
+        empty_cells=scaling.empty_cells,
+        missing_classes=scaling.missing_classes,
+        warnings=scaling.warnings,
+    )
+    if not certificate.converged:
+        raise ConvergenceError(f"SLSQP did not converge: {certificate.reason}; raise max_iterations", certificate)
+    return certificate

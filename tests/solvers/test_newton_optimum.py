@@ -1,0 +1,156 @@
+"""Newton's method ends at the optimum that scipy finds."""
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, fit_adam, regularization
+from tests.references.fitting import Problem, parameters_of
+from tests.solvers.synthetic import confused, draw, fresh, images
+
+AFFINE = ["ts", "vs", "ms", "ms_c", "dc"]
+EXPERTS = ["cdc", "cms_ap", "cms_op"]
+
+
+def problem(name, logits, target, lam=1e-3, mu=1e-3, eps=1e-8):
+    voxels = logits.movedim(1, -1).flatten(0, -2).numpy()
+    return Problem(name, voxels, target.flatten().numpy(), lam, mu, eps)
+
+
+@pytest.mark.parametrize("name", AFFINE + EXPERTS)
+def test_reaches_the_optimum(name):
+    logits, target = confused()
+    calibrator = fresh(name)
+    certificate = fit(calibrator, logits, target)
+    oracle = problem(name, logits, target)
+    assert certificate.converged
+    assert oracle.value(parameters_of(name, calibrator)) == pytest.approx(certificate.objective, abs=1e-9)
+    assert abs(certificate.objective - oracle.solve()) < 1e-6
+    assert certificate.objective < certificate.identity_objective - 1e-3
+
+
+@pytest.mark.parametrize("name", ["ms", "cdc", "cms_ap", "cms_op"])
+def test_reaches_the_optimum_where_classes_are_absent_and_cells_empty(name):
+    logits, target = confused(num_classes=4, count=2, size=24, seed=3)
+    target[target == 2] = 1
+    logits[:, 3] -= 30  # class 3 is never predicted
+    target[target == 3] = 0
+    calibrator = fresh(name)
+    with pytest.warns(UserWarning, match="classes|voxels"):
+        certificate = fit(calibrator, logits, target, lam=1e-4, mu=1e-4)
+    assert certificate.missing_classes == [2, 3]
+    if name != "ms":
+        assert {(3, 0), (0, 2), (1, 3)} <= set(certificate.empty_cells)
+        assert 3 in certificate.identity_experts
+    oracle = problem(name, logits, target, lam=1e-4, mu=1e-4)
+    assert certificate.objective < oracle.solve() + 1e-6
+
+
+@pytest.mark.parametrize("name", ["ms", "cms_op"])
+def test_strong_and_zero_regularisation_reach_the_optimum(name):
+    logits, target = confused(num_classes=3, count=2, size=24, seed=5)
+    for lam, mu in ((0.0, 0.0), (0.0, 0.1), (10.0, 0.0)):
+        certificate = fit(fresh(name, 3), logits, target, lam=lam, mu=mu)
+        assert abs(certificate.objective - problem(name, logits, target, lam, mu).solve()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["ts", "ms", "cms_ap"])
+def test_adam_approaches_from_above(name):
+    logits, target = confused(num_classes=3, count=1, size=24)
+    optimum = fit(fresh(name, 3), logits, target).objective
+    reached = fit_adam(fresh(name, 3), [(logits, target, None)], lr=0.03, max_epochs=400, patience=60).objective
+    assert optimum - 1e-9 <= reached < optimum + 2e-4
+
+
+@pytest.mark.parametrize("name", ["ts", "ms", "cms_op"])
+def test_known_map_is_recovered_as_log_probs(name):
+    logits = images(num_classes=3, count=8, size=128, seed=1, dtype=torch.float32)
+    truth, found = fresh(name, 3, torch.float32), fresh(name, 3, torch.float32)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in truth.parameters():
+            parameter.mul_(0.6).add_(0.1 * torch.rand(parameter.shape, generator=generator) + 0.05)
+        expected = truth(logits)
+        certificate = fit(found, logits, draw(expected, 2), lam=0, mu=0)
+        assert certificate.converged
+        assert (found(logits).exp() - expected.exp()).abs().mean() < 0.004
+
+
+@pytest.mark.parametrize("name", AFFINE + EXPERTS)
+def test_never_loses_to_the_identity(name):
+    logits, _ = confused(num_classes=3, count=1, size=24)
+    target = draw(logits.log_softmax(1), 9)  # calibrated as it is
+    certificate = fit(fresh(name, 3), logits, target)
+    assert certificate.objective <= certificate.identity_objective
+    warm = fresh(name, 3)
+    with torch.no_grad():
+        for parameter in warm.parameters():
+            parameter.add_(3)
+    with pytest.raises(ConvergenceError, match="max_passes") as caught:
+        fit(warm, logits, target, max_passes=1)
+    assert caught.value.certificate.objective == pytest.approx(caught.value.certificate.identity_objective)
+    assert torch.allclose(warm(logits), logits.log_softmax(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ms", "dc", "cdc", "ms_c", "cms_ap", "cms_op"])
+def test_limits_of_strong_regularisation(name):
+    logits, target = confused(num_classes=3, count=2, size=24)
+    calibrator = fresh(name, 3)
+    fit(calibrator, logits, target, lam=1e6, mu=1e6)
+    weight, bias = (value.detach() for value in calibrator.assemble())
+    diagonal = weight.diagonal(dim1=-2, dim2=-1)
+    assert (weight - diagonal.diag_embed()).abs().max() < 1e-4
+    assert bias.abs().max() < 1e-4
+    if name in ("ms_c", "cms_ap", "cms_op"):
+        assert (diagonal - diagonal[:, :1]).abs().max() < 1e-3
+        assert not torch.allclose(diagonal, torch.ones_like(diagonal), atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["ts", "cms_ap", "cms_op"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_preserving_fits_flip_nothing(name, dtype):
+    for seed in range(3):
+        logits, target = confused(num_classes=5, count=2, size=32, seed=seed, dtype=dtype)
+        calibrator = fresh(name, 5, dtype)
+        fit(calibrator, logits, target, lam=0, mu=0)
+        log_probs = calibrator(logits)
+        assert torch.equal(log_probs.argmax(1), logits.argmax(1))
+        if calibrator.preserves == "order":
+            ranked = log_probs.gather(1, logits.argsort(dim=1, descending=True, stable=True))
+            assert (ranked[:, 1:] <= ranked[:, :-1]).all()
+
+
+def test_objective_is_what_adam_minimises():
+    logits, target = confused(num_classes=3, count=1, size=16)
+    for name in ("ts", "vs", "ms_c", "cdc", "cms_op"):
+        calibrator = fresh(name, 3)
+        certificate = fit(calibrator, logits, target, eps=0.1)
+        nll = torch.nn.functional.nll_loss(calibrator(logits), target).detach()
+        total = float((nll + regularization(calibrator, 1e-3, 1e-3, 0.1)).detach())
+        assert certificate.objective == pytest.approx(total, abs=1e-9)
+        assert certificate.nll == pytest.approx(float(nll), abs=1e-9)
+
+
+def test_few_passes():
+    logits, target = confused(num_classes=8, count=4, size=64, dtype=torch.float32)
+    for name in AFFINE:
+        assert fit(fresh(name, 8, torch.float32), logits, target).passes < 10
+
+
+def test_products_alone_reach_the_optimum(monkeypatch):
+    monkeypatch.setattr("lightning_calib.solvers.expert.DENSE_CLASSES", 2)
+    logits, target = confused()
+    for name in ("ms", "ms_c", "cms_op"):
+        certificate = fit(fresh(name), logits, target)
+        assert abs(certificate.objective - problem(name, logits, target).solve()) < 1e-6
+
+
+def test_recovers_from_a_sample_that_misleads():
+    logits, target = confused(num_classes=4, count=3, size=64)
+    solver = NewtonSolver(fresh("ms"), sample_size=4)
+    while not solver.done:
+        solver.accumulate(logits, target)
+        solver.step()
+    oracle = fit(fresh("ms"), logits, target).objective
+    assert abs(solver.certificate.objective - oracle) < 1e-6
+    assert np.all(np.diff(solver.certificate.history) <= 1e-9)

@@ -1,0 +1,177 @@
+"""The fit does not depend on how its data arrive."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_calib.solvers import NewtonSolver, fit, run_newton
+from lightning_calib.solvers.sample import Sampler, hashed_uniform
+from lightning_calib.solvers.stream import Walk
+from tests.solvers.synthetic import confused, fresh
+
+NAMES = ["ts", "ms", "cdc", "cms_op"]
+CASES = [str(number) for number in range(6)]
+
+
+def data(dtype=torch.float32):
+    return confused(num_classes=3, count=6, size=24, dtype=dtype)
+
+
+def batches(logits, target, sizes=(6,), order=range(6)):
+    order = list(order)
+    parts, start = [], 0
+    for size in sizes:
+        chosen = order[start : start + size]
+        parts.append((logits[chosen], target[chosen], [CASES[k] for k in chosen]))
+        start += size
+    return parts
+
+
+def agree(name, dtype, first, second):
+    logits, _ = data(dtype)
+    objectives, results = [], []
+    for parts, options in (first, second):
+        calibrator = fresh(name, 3, dtype)
+        objectives.append(run_newton(NewtonSolver(calibrator, **options), parts).nll)
+        results.append(calibrator(logits).detach())
+    assert abs(objectives[0] - objectives[1]) < 1e-6
+    assert (results[0] - results[1]).abs().max() < (1e-6 if dtype == torch.float64 else 2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_order_and_chunks_change_nothing(name, dtype):
+    logits, target = data(dtype)
+    whole = batches(logits, target)
+    agree(name, dtype, (whole, {}), (batches(logits, target, (1, 2, 3), (5, 3, 1, 0, 2, 4)), {}))
+    agree(name, dtype, (whole, {}), (whole, {"chunk_values": 300}))
+
+
+def together(workers):
+    """Run functions of a summing ``reduce`` side by side, as processes would."""
+    barrier, shared, errors = threading.Barrier(len(workers)), {}, []
+
+    def reduce_for(rank):
+        def reduce(tensor):
+            shared[rank] = tensor.clone()
+            barrier.wait(30)
+            total = sum(shared[number] for number in range(len(workers)))
+            barrier.wait(30)
+            return total
+
+        return reduce
+
+    def run(rank, worker):
+        try:
+            worker(reduce_for(rank))
+        except Exception as error:
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_give_the_result_of_one(name):
+    logits, target = data(torch.float64)
+    target[0, :4] = 9
+    single = fresh(name, 3)
+    certificate = run_newton(NewtonSolver(single, ignore_index=9, sample_size=50), batches(logits, target))
+    pair = [fresh(name, 3), fresh(name, 3)]
+    solvers = [NewtonSolver(calibrator, ignore_index=9, sample_size=50) for calibrator in pair]
+    shards = [batches(logits, target, (2,)), batches(logits, target, (3, 1), range(2, 6))]
+
+    def worker(rank):
+        return lambda reduce: run_newton(solvers[rank], shards[rank], reduce)
+
+    together([worker(0), worker(1)])
+    for solver, calibrator in zip(solvers, pair, strict=True):
+        assert solver.certificate.num_voxels == certificate.num_voxels == target.ne(9).sum()
+        assert abs(solver.certificate.nll - certificate.nll) < 1e-6
+        assert (calibrator(logits) - single(logits)).abs().max() < 1e-6
+    assert torch.equal(pair[0](logits), pair[1](logits))
+
+
+def test_a_process_without_data_takes_part():
+    logits, target = data(torch.float64)
+    solvers = [NewtonSolver(fresh("ms", 3)), NewtonSolver(fresh("ms", 3))]
+    shards = [batches(logits, target), []]
+    together([lambda r: run_newton(solvers[0], shards[0], r), lambda r: run_newton(solvers[1], shards[1], r)])
+    assert solvers[1].certificate.objective == solvers[0].certificate.objective
+
+
+@pytest.mark.parametrize("name", ["ms", "cms_ap"])
+@pytest.mark.parametrize("stop", [0, 1, 3])
+def test_resumes_from_a_checkpoint(name, stop, tmp_path):
+    logits, target = data(torch.float64)
+    parts = batches(logits, target)
+    straight, resumed = fresh(name, 3), fresh(name, 3)
+    expected = run_newton(NewtonSolver(straight), parts)
+    first = NewtonSolver(resumed)
+    for _ in range(stop):
+        first.accumulate(*parts[0])
+        first.step()
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second = NewtonSolver(fresh(name, 3))
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    certificate = run_newton(second, parts)
+    assert certificate.passes == expected.passes
+    assert certificate.objective == pytest.approx(expected.objective, abs=1e-12)
+    assert torch.allclose(second.calibrator(logits), straight(logits), atol=1e-9)
+
+
+def test_warm_start_needs_fewer_passes_and_ends_at_the_same_place():
+    logits, target = data(torch.float64)
+    calibrator = fresh("cms_op", 3)
+    fit(calibrator, logits, target, lam=1e-3)
+    warm = fit(calibrator, logits, target, lam=1.1e-3)
+    cold = fit(fresh("cms_op", 3), logits, target, lam=1.1e-3)
+    assert warm.passes < cold.passes
+    assert warm.objective == pytest.approx(cold.objective, abs=1e-9)
+
+
+def test_certificate_is_json():
+    logits, target = data()
+    certificate = fit(fresh("cms_op", 3, torch.float32), logits, target)
+    read = json.loads(certificate.to_json())
+    assert read["num_voxels"] == target.numel() == sum(read["expert_voxels"])
+    assert read["converged"] is True
+    assert read["gradient_norm"] <= 1e-6
+    assert len(read["history"]) == read["passes"]
+
+
+@given(st.text(max_size=8), st.integers(0, 2**40))
+def test_hashed_numbers_are_uniform_and_depend_on_place_only(case, start):
+    index = torch.arange(start, start + 4000)
+    numbers = hashed_uniform(case, index)
+    assert torch.equal(numbers[7:9], hashed_uniform(case, index[7:9]))
+    assert numbers.min() > 0
+    assert numbers.max() < 1
+    assert np.abs(np.sort(numbers.numpy()) - (np.arange(4000) + 0.5) / 4000).max() < 0.05  # Kolmogorov-Smirnov
+
+
+def test_sample_stands_for_all_voxels():
+    logits, target = confused(num_classes=3, count=2, size=128)
+    walk = Walk(fresh("ms", 3), chunk_values=999)
+    sampler = Sampler(3, 500)
+    winner = logits.argmax(1).flatten(1)
+    for chunk in walk(logits, target, ["a", "b"]):
+        image = 0 if chunk.case_id == "a" else 1
+        doubt = 1 - chunk.logits.softmax(0).square().sum(0)
+        sampler.add(chunk, winner[image][chunk.index], doubt)
+    samples = sampler.finish(lambda tensor: tensor)
+    for number, sample in enumerate(samples):
+        assert 450 <= len(sample.weight) <= 500
+        truth = int((winner == number).sum())
+        assert abs(float(sample.weight.sum()) / truth - 1) < 0.1
+        assert (sample.features.argmax(0) == number).all()
