@@ -97,19 +97,18 @@ class Inputs:
         return found
 
     @property
-    def recommended(self) -> PipelineName:
-        """The pipeline to deploy; without a recommendation, the first pipeline with scores."""
-        try:
-            return PipelineName.parse(self.recommendation["pipeline"])
-        except MissingInput:
-            return self.first_scored
+    def deployed(self) -> str | None:
+        """The recommended pipeline; None where none qualifies."""
+        found = self.results.summary["recommendation"].get(self.constraint)
+        return None if found is None else str(found["pipeline"])
 
     @property
-    def first_scored(self) -> PipelineName:
-        """A pipeline to fall back on."""
-        if not self.scored:
+    def recommended(self) -> PipelineName:
+        """The pipeline to show: the recommended one or, where none qualifies, the last one with scores."""
+        name = self.deployed or next(reversed(self.scored), None)
+        if name is None:
             raise MissingInput("No pipeline has scores in this run.")
-        return PipelineName.parse(self.scored[-1])
+        return PipelineName.parse(name)
 
     def uncalibrated(self, pipeline: PipelineName) -> str:
         """The baseline of a pipeline: the same pooling without a calibrator."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.report.columns import Column
 from lightning_calib.report.numbers import MISSING
-from lightning_calib.report.tables import BLOCK_TITLES, MainTable, Row
+from lightning_calib.report.tables import BLOCK_TITLES, Cell, MainTable, Row
 
 NOT_INVARIANT = "\N{MULTIPLICATION SIGN}"
 
@@ -93,7 +93,7 @@ def to_csv(table: MainTable) -> str:
     writer.writerow(["pipeline", "block", "translation_invariant", "preserves", *scores, "note"])
     for row in table.rows:
         if not row.again:
-            cells = [row.cells[c.key] for c in table.columns]
+            cells = [row.cells[c.key] if row.shows(c) else Cell() for c in table.columns]
             numbers = [x for cell in cells for x in (cell.value, cell.low, cell.high)]
             facts = [row.pipeline, row.block, row.pipeline.translation_invariant, row.pipeline.preserves or ""]
             writer.writerow([*facts, *("" if x is None else repr(x) for x in numbers), row.note])

@@ -134,7 +134,7 @@ def scores(inputs: Inputs) -> Section:
         "table": table,
         "blocks": BLOCK_TITLES,
         "explain": explain,
-        "recommended": str(inputs.recommended),
+        "recommended": inputs.deployed,
     }
     lead = (
         f"Test scores on {table.dataset}, averaged over cases and over {len(inputs.results.repeats)} repeats, "

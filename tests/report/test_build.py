@@ -1,0 +1,225 @@
+"""The report as files: complete, self-contained, escaped, the same every time, and there when inputs are missing."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_calib.cli.calibrate import main
+from lightning_calib.data.manifest import Member
+from lightning_calib.data.store import OutputStore
+from lightning_calib.data.writer import OutputWriter
+from lightning_calib.protocol import layout
+from lightning_calib.protocol.results import Results
+from lightning_calib.report.build import build_report
+from lightning_calib.report.sections import SECTIONS
+from tests.protocol.synthetic import CLASSES, member_logits, write_outputs, write_results
+
+FEW = ("identity(p0)", "identity(z)", "ms(z)", "dc(z)", "ts(z)")
+HOSTILE = "<script>window.hacked=1</script>&\"'"
+
+
+class Page(HTMLParser):
+    """Texts of the sections, their notices, and every address that the page mentions."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sections: dict[str, str] = {}
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self._section = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.tags.append(tag)
+        self._section = found["id"] if tag == "section" else self._section
+        self.addresses += [found[key] for key in ("src", "href", "xlink:href", "srcset", "action") if key in found]
+
+    def handle_data(self, data):
+        self.sections[self._section] = self.sections.get(self._section, "") + data
+
+
+def read(path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_every_section_is_there_with_its_pictures(report, page):
+    parsed = Page(page)
+    assert [key for key in parsed.sections if key] == [*(key for key, _, _ in SECTIONS), "words"]
+    assert page.count("<figure ") == len(list((report.parent / "figures").glob("*.png"))) == 10
+    assert "could not be read" not in page
+    for name in ("table.md", "table.tex", "table_intervals.tex", "table.csv"):
+        assert (report.parent / name).stat().st_size > 500
+
+
+def test_nothing_is_asked_of_the_network(page):
+    parsed = Page(page)
+    assert all(address.startswith(("#", "data:")) for address in parsed.addresses)
+    assert not {"link", "iframe", "img", "object"} & {tag for tag in parsed.tags if tag != "link"}
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert not re.search(r"https?://(?!www\.w3\.org)", page)
+
+
+def test_the_page_is_small(page):
+    assert len(page.encode()) < 1_000_000
+
+
+def test_the_headline_holds_the_numbers_of_the_summary(calibration, page):
+    choice = Results.open(calibration).summary["recommendation"]["order"]
+    text = Page(page).sections["answer"]
+    assert f"Deploy {choice['pipeline']}." in text
+    assert f"{choice['test']['ece']['mean']:.3f} after" in text
+    assert f"{choice['test']['nll']['mean']:.3f}" in text
+    assert f"{choice['votes']} of 2 repeats" in text
+
+
+def test_the_gain_is_the_mean_difference_case_by_case(calibration, page):
+    results = Results.open(calibration)
+    name = results.summary["recommendation"]["order"]["pipeline"]
+    before, after = (results.scores(n, "ece") for n in (f"identity({name.split('(')[1]}", name))
+    change = np.mean([np.mean(a - b) for a, b in zip(after, before, strict=True)])
+    assert f"difference \N{MINUS SIGN}{-change:.3f}" in Page(page).sections["answer"]
+
+
+def test_failed_pipelines_are_named_with_their_errors(page):
+    text = Page(page).sections["scores"]
+    assert "cdc(p) is incomplete. repeat 0: RuntimeError: the objective is NaN" in text
+    assert "ms_c(z) is incomplete. repeat 1: RuntimeError" in text
+    assert "repeat 1: RuntimeError" in Page(page).sections["fits"]
+
+
+def test_the_same_results_give_the_same_bytes(store, calibration, report, page, tmp_path):
+    again = build_report(calibration, store.path, tmp_path / "again")
+    assert again.read_text(encoding="utf-8") == page
+    for name in ("table.md", "table.csv", "figures/flips.png"):
+        assert (tmp_path / "again" / name).read_bytes() == (report.parent / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A folder with a small run, to be copied and damaged."""
+    folder = tmp_path_factory.mktemp("small")
+    store = write_outputs(folder / "outputs", cases=6)
+    write_results(folder / "calibration", store, pipelines=FEW, repeats=1)
+    return folder
+
+
+@pytest.fixture
+def damaged(small, tmp_path):
+    shutil.copytree(small, tmp_path / "run")
+    settings = tmp_path / "run" / "calibration" / layout.SETTINGS
+    facts = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(json.dumps(facts | {"outputs": str(tmp_path / "run" / "outputs")}), encoding="utf-8")
+    return tmp_path / "run"
+
+
+def make(folder) -> Page:
+    return read(build_report(folder / "calibration", None, folder / "report"))
+
+
+def test_without_outputs_the_maps_say_so_and_the_rest_is_there(damaged):
+    shutil.rmtree(damaged / "outputs")
+    page = make(damaged)
+    for key in ("confidence-maps", "free-energy", "flip-maps"):
+        assert "no output store at" in page.sections[key]
+        assert "--outputs" in page.sections[key]
+    assert "Deploy ts(z)." in page.sections["answer"]
+    assert (damaged / "report" / "figures" / "reliability.png").is_file()
+
+
+def test_an_unfinished_run_still_has_a_page(damaged):
+    for name in (layout.SUMMARY, layout.CASES, layout.BINS, layout.BANDS):
+        (damaged / "calibration" / name).unlink()
+    page = make(damaged)
+    assert "the run has not finished" in page.sections["answer"]
+    assert "the run has not finished" in page.sections["scores"]
+    assert "newton" in page.sections["fits"]
+    assert "All settings" in page.sections["provenance"]
+    assert not (damaged / "report" / "table.csv").exists()
+
+
+def test_a_damaged_table_and_a_lost_calibrator_cost_their_sections_only(damaged):
+    (damaged / "calibration" / layout.BINS).write_text("not,a,table\n", encoding="utf-8")
+    for path in damaged.rglob("ts-z/calibrator.safetensors"):
+        path.unlink()
+    page = make(damaged)
+    assert "could not be read" in page.sections["reliability"]
+    assert "bins.csv" in page.sections["reliability"]
+    assert "no fitted calibrator of ts(z)" in page.sections["confidence-maps"]
+    assert "Deploy ts(z)." in page.sections["answer"]
+
+
+def test_a_run_in_which_everything_failed_has_a_page(tmp_path):
+    store = write_outputs(tmp_path / "outputs", cases=6)
+    write_results(tmp_path / "calibration", store, pipelines=FEW, repeats=1, fail=[(0, name) for name in FEW])
+    page = make(tmp_path)
+    assert "none is recommended" in page.sections["answer"]
+    assert "ts(z) is incomplete" in page.sections["scores"]
+    assert "No pipeline has scores" in page.sections["reliability"]
+
+
+def test_a_run_without_the_uncalibrated_ensemble_says_so(tmp_path):
+    store = write_outputs(tmp_path / "outputs", cases=6)
+    write_results(tmp_path / "calibration", store, pipelines=("ts(z)",), repeats=1)
+    page = make(tmp_path)
+    assert "no scores of identity(z)" in page.sections["answer"]
+    assert "No matched pair" in page.sections["comparisons"]
+    assert "did not" not in page.sections["flip-maps"]
+    assert "No pipeline of this run changed" in page.sections["flip-maps"]
+
+
+def test_names_and_errors_are_text_never_markup(damaged):
+    settings = damaged / "calibration" / layout.SETTINGS
+    facts = json.loads(settings.read_text(encoding="utf-8"))
+    facts["dataset"] |= {"name": HOSTILE, "class_names": [HOSTILE, "$a_1$", "<b>", "c"]}
+    settings.write_text(json.dumps(facts), encoding="utf-8")
+    fit = damaged / "calibration" / "repeats" / "0" / "ms-z" / layout.FIT
+    fit.write_text(json.dumps({"status": "failed", "error": HOSTILE, "pipeline": "ms(z)"}), encoding="utf-8")
+    page = make(damaged)
+    assert page.tags.count("script") == 1
+    assert HOSTILE in page.sections[""]
+    assert HOSTILE in page.sections["fits"]
+    assert HOSTILE in page.sections["learned"]  # inside a figure
+
+
+def test_volumes_are_shown_by_their_busiest_slice(tmp_path):
+    rng = np.random.default_rng(0)
+    writer = OutputWriter(tmp_path / "outputs", "toy", CLASSES, 3, [Member("0"), Member("1")], background=0)
+    for n in range(6):
+        target = torch.from_numpy(rng.integers(0, 4, (3, 10, 12)))
+        writer.write(f"scan_{n}", logits=member_logits(rng, target, 2, 2.5), target=target)
+    writer.finish()
+    write_results(tmp_path / "calibration", OutputStore(tmp_path / "outputs"), pipelines=FEW, repeats=1)
+    page = make(tmp_path)
+    assert re.search(r"scan_\d, slice \d", page.sections["confidence-maps"])
+    assert "could not be read" not in "".join(page.sections.values())
+
+
+def test_log_probabilities_have_no_free_energy_to_show(tmp_path):
+    rng = np.random.default_rng(0)
+    options = {"background": 0, "representation": "log_probs"}
+    writer = OutputWriter(tmp_path / "outputs", "toy", CLASSES, 2, [Member("0")], **options)
+    for n in range(6):
+        target = torch.from_numpy(rng.integers(0, 4, (10, 12)))
+        logits = member_logits(rng, target, 1, 2.5)
+        writer.write(f"case_{n}", logits=logits.log_softmax(dim=1), target=target)
+    writer.finish()
+    write_results(tmp_path / "calibration", OutputStore(tmp_path / "outputs"), pipelines=("ts(z)",), repeats=1)
+    assert "free energy is 0 everywhere" in make(tmp_path).sections["free-energy"]
+
+
+def test_the_command_writes_beside_the_calibration_folder(small, capsys):
+    assert main(["report", "--calibration", str(small / "calibration")]) == 0
+    assert str(small / "report" / "index.html") in capsys.readouterr().out
+    assert (small / "report" / "index.html").is_file()
+
+
+def test_the_command_refuses_a_folder_without_results(tmp_path, capsys):
+    assert main(["report", "--calibration", str(tmp_path)]) == 2
+    assert "no results there" in capsys.readouterr().err
