@@ -6,8 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
-"""Class scores handled at once: what a core's cache holds, or what keeps a GPU busy."""
+CHUNK_VOXELS = {"cpu": 2**15, "cuda": 2**21}
+"""Voxels handled at once: what keeps a GPU busy, or the size below which torch stays on one core (for vectors
+that is faster, and where other processes hold the other cores, much faster)."""
+MAX_CHUNK_ELEMENTS = 2**26
+"""Class scores handled at once at most, for data sets with very many classes."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ def top_class(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def chunks(scores: Tensor) -> Iterator[slice]:
     """Slices of the voxels of ``(C, N)`` that are handled at once; one empty slice where ``N = 0``."""
-    budget = CHUNK_ELEMENTS.get(scores.device.type, CHUNK_ELEMENTS["cuda"])
-    step = max(1, budget // scores.shape[0])
+    voxels = CHUNK_VOXELS.get(scores.device.type, CHUNK_VOXELS["cuda"])
+    step = max(1, min(voxels, MAX_CHUNK_ELEMENTS // scores.shape[0]))
     for start in range(0, max(1, scores.shape[1]), step):
         yield slice(start, start + step)
 

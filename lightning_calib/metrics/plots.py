@@ -39,7 +39,7 @@ def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None 
     axes.bar(left, accuracy, 1 / size, align="edge", color=ACCURACY, edgecolor="white", label="accuracy")
     axes.bar(left, gap, 1 / size, low, align="edge", color=GAP, alpha=0.6, label="gap to mean confidence")
     axes.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
-    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", aspect="equal")
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes.set_title(title or f"ECE {table.expected_error().item():.3f}")
     axes.legend(loc="upper left", frameon=False)
     _histogram(axes, left, table.voxels.numpy())
@@ -48,7 +48,7 @@ def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None 
 
 def _histogram(axes: Axes, left: np.ndarray, voxels: np.ndarray) -> None:
     """Voxels of each bin below the diagram, on a log scale: most of an image is sure."""
-    below = axes.inset_axes((0, -0.28, 1, 0.22))
+    below = axes.inset_axes((0, -0.28, 1, 0.22))  # hangs on the axes, so it works in any grid of axes
     below.bar(left, voxels, 1 / len(left), align="edge", color=VOXELS, edgecolor="white")
     below.set(xlim=(0, 1), yscale="log", xlabel="confidence", ylabel="voxels")
     axes.tick_params(labelbottom=False)

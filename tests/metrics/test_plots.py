@@ -54,7 +54,7 @@ def test_classwise_diagram_has_a_line_a_class(batch):
 def test_values_plot_as_torchmetrics_users_expect(batch):
     metric = M.ExpectedCalibrationError()
     metric.update(*batch)
-    figure, axes = metric.plot()
+    _, axes = metric.plot()
     assert axes.get_ylim()[0] <= 0
     _, axes = metric.plot([metric.compute(), metric.compute()])
     assert len(axes.lines) >= 1

@@ -69,7 +69,7 @@ class Evaluation(pl.LightningModule):
         self.ece = M.ExpectedCalibrationError(ignore_index=IGNORE)
         self.nll = M.NegativeLogLikelihood(ignore_index=IGNORE)
 
-    def test_step(self, batch, _):
+    def test_step(self, batch, batch_idx):
         log_probs = batch["logits"].log_softmax(1)
         self.ece.update(log_probs, batch["target"], case_ids=batch["case_id"])
         self.nll(log_probs, batch["target"], case_ids=batch["case_id"])
