@@ -154,9 +154,10 @@ class TrainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Direct what the Trainer writes into the member's folder."""
+        self.given = self._plain_options()  # before what follows: members get the options as they were given
         self.options.trainer.default_root_dir = str(self.member.path)
         if self.subcommand == "fit":
-            self.member.refuse_other_config(self._plain_options())
+            self.member.refuse_other_config(self.given)
         else:
             self.options.trainer.enable_checkpointing = False
         if self.subcommand in ("predict", "ensemble"):
@@ -238,13 +239,12 @@ class TrainCLI(LightningCLI):
         """Train the members that are not finished, each as a process of its own."""
         first = int(self.options.seed_everything)
         folders = [self.run.member(seed) for seed in range(first, first + members)]
-        config = self._plain_options()
         for folder in folders:
-            folder.refuse_other_config(config)
+            folder.refuse_other_config(self.given)
         rank_zero_info(datamodule.summary())
         path = self.run.path / "ensemble.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, yaml.safe_dump(config, sort_keys=False))
+        write_text(path, yaml.safe_dump(self.given, sort_keys=False))
         gpus = visible_gpus(os.environ, torch.cuda.device_count()) if torch.cuda.is_available() else []
         jobs = [member_job(folder, path, bool(gpus)) for folder in folders if not folder.finished]
         rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")

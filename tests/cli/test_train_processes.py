@@ -142,3 +142,5 @@ def test_a_failed_member_is_reported_and_the_exit_code_says_so(tmp_path):
     members = tmp_path / "runs" / "tiny" / "members"
     assert not (members / "0" / "finished.json").exists()
     assert (members / "1" / "finished.json").exists()
+    assert (members / "1" / "logs" / "csv" / "version_0" / "metrics.csv").exists()
+    assert list((members / "1" / "logs" / "tensorboard").rglob("events*"))
