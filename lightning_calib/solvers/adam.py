@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lightning_calib.calibrators import Calibrator
+from lightning_calib.calibrators import Calibrator, Identity
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.newton import Batch
 from lightning_calib.solvers.objective import EPS, LAM, MU, nll_sum, regularization
@@ -58,7 +58,7 @@ def fit_adam(
         max_epochs: epochs at most.
     """
     judge = batches if val is None else val
-    identity, _ = mean_nll(type(calibrator)(calibrator.num_classes, calibrator.spatial_dims), batches, ignore_index)
+    identity, _ = mean_nll(Identity(calibrator.num_classes), batches, ignore_index)
     optimizer = torch.optim.Adam(calibrator.parameters(), lr=lr, weight_decay=weight_decay)
     plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=patience // 2)
 

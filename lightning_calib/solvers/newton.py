@@ -265,6 +265,7 @@ class NewtonSolver:
             self._prepare(Facts(**state["facts"]), [Sample(**values) for values in state["samples"]])
         self.history = list(state["history"])
         self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
+        self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
         self._begin_pass()
 
 

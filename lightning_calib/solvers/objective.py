@@ -50,7 +50,7 @@ def ridge(calibrator: Calibrator, eps: float = EPS) -> Tensor:
 
     Example:
         >>> from lightning_calib.calibrators import MatrixScaling
-        >>> float(ridge(MatrixScaling(3)))
+        >>> ridge(MatrixScaling(3)).item()
         0.0
     """
     if not isinstance(calibrator, AffineCalibrator):
@@ -71,7 +71,7 @@ def regularization(calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps
 
     Example:
         >>> from lightning_calib.calibrators import build
-        >>> float(regularization(build("cms_op", 3)))
+        >>> regularization(build("cms_op", 3)).item()
         0.0
     """
     return calibrator.penalty(lam, mu) + ridge(calibrator, eps)

@@ -100,7 +100,8 @@ class Sampler:
         """The sample of each predicted class, the same in every process."""
         self._prune()
         columns = self._below(self._threshold(reduce))
-        rows = gather(torch.cat([value.reshape(len(value), -1).double() for value in columns.values()], 1), reduce)
+        tables = [value if value.ndim == 2 else value.unsqueeze(1) for value in columns.values()]
+        rows = gather(torch.cat([table.double() for table in tables], dim=1), reduce)
         rows = rows[rows[:, -1].argsort()]  # by key: one order, whoever came first
         return [self._sample(rows[rows[:, -2] == number]) for number in range(self.num_classes)]
 
