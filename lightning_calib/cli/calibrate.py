@@ -11,7 +11,11 @@ from typing import Any
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
+from lightning_calib.cli.evaluate import evaluate
+from lightning_calib.cli.fit import fit
+from lightning_calib.cli.noise import silence
 from lightning_calib.cli.report import report
+from lightning_calib.cli.search import search
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
@@ -19,6 +23,9 @@ TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 # One line adds a command. It returns its exit code, or None for 0.
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "report": report,
+    "evaluate": evaluate,
+    "fit": fit,
+    "search": search,
     "verify": verify,
 }
 
@@ -43,6 +50,7 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code. Bad input gives 2 and a message without a traceback; the environment variable
         ``LIGHTNING_CALIB_TRACEBACK=1`` brings the traceback back.
     """
+    silence()
     set_parsing_settings(subclasses_disabled=[Trainer])  # --trainer.devices, not a class path
     line = None if args is None else list(args)
     try:

@@ -170,7 +170,7 @@ class StoredOutputsDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches of ``cal`` in the form that ``train_batches`` names."""
         if self.train_batches == "cases":
-            return self._cases("cal")
+            return self.case_dataloader("cal")
         options: Mapping[str, Any] = {"cases": self.cases, "case_ids": self.ids("cal"), "seed": self.seed}
         dataset: VoxelBatches | ImageBatches
         if self.train_batches == "voxels":
@@ -181,14 +181,14 @@ class StoredOutputsDataModule(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
         """Whole cases of ``val``; none where it is empty."""
-        return self._cases("val") if self.ids("val") else []
+        return self.case_dataloader("val") if self.ids("val") else []
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """Whole cases of ``test`` with boundary distances."""
-        return self._cases("test", distances=True)
+        return self.case_dataloader("test", distances=True)
 
-    def _cases(self, part: Part, distances: bool = False) -> DataLoader[Batch]:
-        """Each case exactly once over all processes."""
+    def case_dataloader(self, part: Part, distances: bool = False) -> DataLoader[Batch]:
+        """Whole cases of a part, each exactly once over all processes."""
         case_ids, (_, replicas) = self.ids(part), world()
         if not case_ids:
             raise ValueError(f"{part} has no cases; give it a size")

@@ -1,0 +1,88 @@
+"""``calibrate.py fit``: one pipeline on one repeat, under a Lightning Trainer."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import Trainer, seed_everything
+
+from lightning_calib.calibrators import PipelineName
+from lightning_calib.cli.fitted import TRAINER, fit_folder, save_fit, say
+from lightning_calib.data.stored import StoredOutputsDataModule
+from lightning_calib.protocol.fitting import curve_rows
+from lightning_calib.solvers.fit import Solver
+from lightning_calib.solvers.objective import LAM, MU
+from lightning_calib.tasks.calibration import CalibrationTask
+
+
+def fit(
+    outputs: Path,
+    pipeline: str,
+    destination: Path | None = None,
+    solver: Solver = "auto",
+    lam: float = LAM,
+    mu: float = MU,
+    lr: float = 1e-2,
+    patience: int = 20,
+    weight_decay: float = 0.0,
+    resume: Path | None = None,
+    trainer: Trainer = TRAINER,
+    **data: Any,
+) -> int:
+    """Fit one pipeline on the cal part of one repeat, with fixed hyperparameters.
+
+    Writes calibrator.safetensors, certificate.json, curve.csv, fit.json and split.json.
+
+    Args:
+        outputs: folder of the frozen outputs, such as runs/camvid/outputs.
+        pipeline: calibrator and pooling, such as "cms_op(p)".
+        destination: where to write; by default fits/<calibrator>-<pooling>-<repeat> beside the outputs.
+        solver: newton, slsqp, adam, or auto for the one that suits the calibrator.
+        lam: strength of the penalty on off-diagonal weights.
+        mu: strength of the penalty on biases.
+        lr: learning rate of adam.
+        patience: epochs without a better NLL on val after which adam stops.
+        weight_decay: adam's weight decay, for local temperature scaling.
+        resume: checkpoint of an interrupted fit.
+        trainer: options of Lightning's Trainer.
+        **data: options of StoredOutputsDataModule.
+    """
+    name = PipelineName.parse(pipeline)
+    stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
+    seed_everything(stored.seed, verbose=False)
+    task = CalibrationTask(
+        name.calibrator,
+        stored.num_classes,
+        stored.spatial_dims,
+        stored.ignore_index,
+        stored.background,
+        solver=solver,
+        lam=lam,
+        mu=mu,
+        lr=lr,
+        patience=patience,
+        weight_decay=weight_decay,
+    )
+    stored.train_batches = task.batches
+    trainer.fit(task, stored, ckpt_path=resume, weights_only=True if resume else None)
+    if trainer.is_global_zero:
+        folder = destination or fit_folder(outputs, name, stored.repeat)
+        facts = describe(task)
+        save_fit(folder, name, stored, task.calibrator, facts)
+        say(name, facts, folder)
+    return 0
+
+
+def describe(task: CalibrationTask) -> dict[str, Any]:
+    """What a finished task leaves behind, apart from its calibrator."""
+    certificate = task.describe()
+    curve, selection = curve_rows(task), task.selection
+    last = selection.curve[-1]["val_nll"] if selection.curve else math.nan
+    return {
+        "certificate": certificate,
+        "hyperparameters": certificate["hyperparameters"],
+        "val_nll": selection.best_nll if task.solver == "adam" and selection.curve else last,
+        "identity_val_nll": selection.identity_nll,
+        "curve": curve,
+        "trials": [],
+    }

@@ -1,0 +1,79 @@
+"""``calibrate.py search``: one pipeline on one repeat, hyperparameters chosen on ``val``."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+
+from lightning_calib.calibrators import PipelineName
+from lightning_calib.cli.fitted import fit_folder, save_fit, say
+from lightning_calib.data.stored import StoredOutputsDataModule
+from lightning_calib.protocol.progress import Display
+from lightning_calib.protocol.search import TrialRow
+from lightning_calib.protocol.search import search as run_search
+from lightning_calib.solvers.fit import Solver
+from lightning_calib.tasks.calibration import MAX_EPOCHS
+
+
+def search(
+    outputs: Path,
+    pipeline: str,
+    destination: Path | None = None,
+    trials: int = 20,
+    solver: Solver = "auto",
+    storage: str | None = None,
+    accelerator: str = "auto",
+    max_epochs: int = MAX_EPOCHS,
+    logger: Logger | None = None,
+    **data: Any,
+) -> int:
+    """Search the hyperparameters of one pipeline on one repeat by the NLL on val.
+
+    Writes what fit writes, and trials.json. With --storage an interrupted search goes on where it stopped, and
+    processes that name the same storage share the trials.
+
+    Args:
+        outputs: folder of the frozen outputs, such as runs/camvid/outputs.
+        pipeline: calibrator and pooling, such as "cms_op(p)".
+        destination: where to write; by default fits/<calibrator>-<pooling>-<repeat> beside the outputs.
+        trials: how many points to try, over all processes; pipelines with nothing to search take one.
+        solver: newton, slsqp, adam, or auto for the one that suits the calibrator.
+        storage: a journal file, sqlite:///file.db or the URL of a database server; trials are in memory without it.
+        accelerator: where adam runs.
+        max_epochs: most epochs of adam.
+        logger: Lightning logger that gets the trials, such as CSVLogger with --logger.save_dir.
+        **data: options of StoredOutputsDataModule.
+    """
+    name = PipelineName.parse(pipeline)
+    stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
+    with Display([name.calibrator] * trials) as shown:
+        found = run_search(
+            name,
+            stored,
+            trials,
+            stored.seed,
+            solver,
+            storage,
+            accelerator,
+            max_epochs,
+            logger,
+            on_trial=_Clock(shown, name.calibrator),
+        )
+    folder = destination or fit_folder(outputs, name, stored.repeat)
+    save_fit(folder, name, stored, found.calibrator, vars(found))
+    say(name, vars(found), folder)
+    return 0
+
+
+class _Clock:
+    """Tells a display of each trial and how long it took."""
+
+    def __init__(self, display: Display, kind: str) -> None:
+        self.display, self.kind, self.last = display, kind, time.perf_counter()
+
+    def __call__(self, row: TrialRow) -> None:
+        now = time.perf_counter()
+        result = "failed" if row["val_nll"] is None else f"NLL {row['val_nll']:.6f}"
+        self.display.done(self.kind, f"trial {row['trial']}: {result}", now - self.last)
+        self.last = now

@@ -1,0 +1,187 @@
+"""CalibrationTask under an ordinary Trainer: all solvers, resuming, early stopping, tests."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pytorch_lightning import Trainer
+
+from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.data.stored import StoredOutputsDataModule
+from lightning_calib.solvers.fit import fit
+from lightning_calib.tasks.calibration import CalibrationTask
+from tests.stores import write_store
+
+SILENT = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_store(tmp_path_factory.mktemp("task") / "outputs", cases=12)
+
+
+def make(store, name, solver="auto", **options):
+    data = StoredOutputsDataModule(store, pooling="z", cal=6, val=3)
+    data.batch_voxels = 600
+    task = CalibrationTask(name, data.num_classes, ignore_index=data.ignore_index, solver=solver, **options)
+    data.train_batches = task.batches
+    return task, data
+
+
+def slow_nll(calibrator, data, part):
+    """Mean of -log q_y over a part, voxel by voxel in float64 numpy."""
+    values = []
+    for logits, target, _ in data.batches(part):
+        log_probs = calibrator(logits.double()).detach().numpy()[0]
+        for place in np.ndindex(*target.shape[1:]):
+            label = int(target[0][place])
+            if label != data.ignore_index:
+                values.append(-log_probs[(label, *place)])
+    return float(np.mean(values))
+
+
+@pytest.mark.parametrize("name", ["ts", "ets", "cms_op"])
+def test_full_batch_solvers_give_the_result_of_the_plain_fit(store, name):
+    task, data = make(store, name)
+    trainer = Trainer(max_epochs=300, **SILENT)
+    trainer.fit(task, data)
+    plain = build(name, data.num_classes)
+    certificate = fit(plain, data.batches("cal"), ignore_index=data.ignore_index)
+    assert task.certificate.converged
+    assert task.certificate.objective == pytest.approx(certificate.objective, abs=1e-9)
+    for logits, _, _ in data.batches("test"):
+        torch.testing.assert_close(task(logits), plain(logits), rtol=0, atol=1e-6)
+    epochs = certificate.passes if name != "ets" else 1
+    assert [point["epoch"] for point in task.selection.curve] == list(range(1, epochs + 1))
+    assert task.selection.curve[-1]["val_nll"] == pytest.approx(slow_nll(plain, data, "val"), abs=1e-6)
+    assert task.selection.identity_nll == pytest.approx(slow_nll(build("identity", 4), data, "val"), abs=1e-6)
+    assert float(trainer.callback_metrics["fit/objective"]) == pytest.approx(certificate.objective, abs=1e-6)
+
+
+def test_newton_resumes_where_it_was_interrupted(store, tmp_path):
+    def run(epochs, start=None):
+        task, data = make(store, "cms_ap")
+        trainer = Trainer(max_epochs=epochs, **SILENT)
+        trainer.fit(task, data, ckpt_path=start, weights_only=True)
+        trainer.save_checkpoint(tmp_path / f"{epochs}.ckpt")
+        return task, data
+
+    whole, data = run(299)
+    assert whole.certificate.passes > 2
+    assert run(2)[0].certificate is None
+    for epochs, start in ((300, "2.ckpt"), (301, "300.ckpt")):  # in the middle; after the end
+        resumed, _ = run(epochs, tmp_path / start)
+        assert resumed.certificate.to_dict() == whole.certificate.to_dict()
+        assert resumed.selection.curve == whole.selection.curve
+        for logits, _, _ in data.batches("test"):
+            assert torch.equal(resumed(logits), whole(logits))
+
+
+def test_adam_approaches_the_optimum_from_above(store):
+    exact, data = make(store, "ms_c")
+    Trainer(max_epochs=300, **SILENT).fit(exact, data)
+    adam, data = make(store, "ms_c", "adam", lr=3e-2, patience=50)
+    Trainer(max_epochs=60, **SILENT).fit(adam, data)
+
+    def objective(task):
+        penalty = task.calibrator.penalty(task.strengths["lam"], task.strengths["mu"]).item()
+        return slow_nll(task.calibrator, data, "cal") + penalty
+
+    best, reached = objective(exact), objective(adam)
+    assert best - 1e-6 <= reached < best + 0.02
+    assert adam.selection.best_nll == pytest.approx(slow_nll(adam.calibrator, data, "val"), abs=1e-6)
+    assert adam.selection.best_nll == min(point["val_nll"] for point in adam.selection.curve)
+
+
+def test_adam_stops_early_halves_the_rate_and_keeps_the_best_epoch(store):
+    task, data = make(store, "ms", "adam", lr=1.0, patience=4)  # far too fast: it gets worse soon
+    trainer = Trainer(max_epochs=300, **SILENT)
+    trainer.fit(task, data)
+    losses = [task.selection.identity_nll, *(point["val_nll"] for point in task.selection.curve)]
+    assert len(losses) < 100
+    assert min(losses[-4:]) >= min(losses[:-4])
+    assert trainer.optimizers[0].param_groups[0]["lr"] < 1.0
+    assert slow_nll(task.calibrator, data, "val") == pytest.approx(min(losses), abs=1e-6)
+
+
+def test_adam_keeps_the_identity_where_no_epoch_is_better(store):
+    task, data = make(store, "ms", "adam", lr=1e4, patience=1)
+    Trainer(max_epochs=2, **SILENT).fit(task, data)
+    assert task.selection.best_nll == task.selection.identity_nll
+    assert torch.equal(task.calibrator.weight, torch.eye(4))
+
+
+def test_adam_stays_within_bounds(store):
+    task, data = make(store, "cms_op", "adam", lr=0.3)
+    Trainer(max_epochs=1, limit_val_batches=0, **SILENT).fit(task, data)
+    assert float(task.calibrator.inner.detach().min()) == 0
+    assert (task.calibrator.inner.detach() != build("cms_op", 4).inner.detach()).any()
+
+
+@pytest.mark.parametrize("name", ["lts", "lts_ti"])
+def test_local_calibrators_train_on_images(store, name):
+    task, data = make(store, name, lr=3e-2)
+    data.crop = [12, 12]
+    Trainer(max_epochs=3, **SILENT).fit(task, data)
+    assert task.solver == "adam"
+    assert task.selection.best_nll < task.selection.identity_nll
+
+
+def test_test_logs_every_score(store):
+    task, data = make(store, "cms_op")
+    trainer = Trainer(max_epochs=300, **SILENT)
+    trainer.fit(task, data)
+    (scores,) = trainer.test(task, data, verbose=False)
+    names = [
+        "ace",
+        "ba_ece",
+        "brier",
+        "classwise_ece",
+        "dice",
+        "ece",
+        "flip",
+        "free_energy_spread",
+        "mce",
+        "nll",
+        "space",
+    ]
+    assert sorted(scores) == [f"test/{name}" for name in names]
+    assert all(math.isfinite(value) for value in scores.values())
+    assert scores["test/flip"] == 0
+    per_case = [slow_case_nll(task.calibrator, logits, target) for logits, target, _ in data.batches("test")]
+    assert scores["test/nll"] == pytest.approx(np.mean(per_case), abs=1e-6)
+
+
+def slow_case_nll(calibrator, logits, target):
+    log_probs = calibrator(logits).detach().double().numpy()[0]
+    labels = target[0].numpy()
+    return np.mean([-log_probs[(labels[i], *i)] for i in np.ndindex(*labels.shape) if labels[i] != 255])
+
+
+@pytest.mark.parametrize("name", [name for name in CALIBRATORS if build(name, 4).preserves and name != "identity"])
+def test_preserving_calibrators_never_flip(store, name):
+    task, data = make(store, name)
+    Trainer(max_epochs=2 if task.solver == "adam" else 300, **SILENT).fit(task, data)
+    for part in ("cal", "val", "test"):
+        for logits, _, _ in data.batches(part):
+            assert torch.equal(task(logits).argmax(1), logits.argmax(1))
+
+
+def test_bad_use_is_refused(store):
+    with pytest.raises(ValueError, match="unknown calibrator 'nope'"):
+        CalibrationTask("nope", 3)
+    with pytest.raises(ValueError, match="patience = 0"):
+        CalibrationTask("ts", 3, patience=0)
+    task, data = make(store, "identity")
+    with pytest.raises(ValueError, match="identity has nothing to fit"):
+        Trainer(max_epochs=1, **SILENT).fit(task, data)
+    task, data = make(store, "lts", solver="newton")
+    with pytest.raises(ValueError, match="newton fits affine calibrators, not lts"):
+        Trainer(max_epochs=1, **SILENT).fit(task, data)
