@@ -115,12 +115,16 @@ def matrix_hessian(probs: Tensor, design: Tensor, weight: Tensor) -> Tensor:
     num_classes, depth = probs.shape[0], design.shape[0]
     total = torch.zeros(num_classes, depth, num_classes, depth, dtype=torch.float64)
     own = total.diagonal(dim1=0, dim2=2)  # (D, D, C), a view
+    size = num_classes * depth
+    mixed, stride = torch.zeros(size, size, dtype=torch.float64), max(64, -(-size // 6))
     blocks = [torch.split(value.float(), HESSIAN_BLOCK, dim=-1) for value in (probs, design, weight)]
     for q, x, w in zip(*blocks, strict=True):
         outer = (q.unsqueeze(1) * x).flatten(0, 1)  # (C D, k)
         weighted = outer * w
-        total -= (weighted @ outer.T).view(total.shape)
+        for part in range(0, len(outer), stride):  # the product is symmetric: one triangle of blocks is enough
+            mixed[part : part + stride, part:] += weighted[part : part + stride] @ outer[part:].T
         own += (weighted @ x.T).view(num_classes, depth, depth).permute(1, 2, 0)
+    total -= (mixed.triu() + mixed.triu(1).T).view(total.shape)
     total -= total.mean(0, keepdim=True)
     total -= total.mean(2, keepdim=True)
     return total

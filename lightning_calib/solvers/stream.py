@@ -19,7 +19,8 @@ class Chunk:
     """Voxels as an affine calibrator sees them, sorted by expert.
 
     Attributes:
-        logits: ``(C, m)``, in the precision of the computation.
+        unsorted: logits ``(C, m)`` in the precision of the computation, as they came.
+        order: what sorts them by expert ``(m,)``, or ``None`` where there is one expert.
         features: ``x (C, m)`` in canonical class order.
         target: labels ``(m,)``.
         position: place of the label in canonical order ``(m,)``.
@@ -28,13 +29,19 @@ class Chunk:
         experts: each expert with voxels here, and the slice of its voxels.
     """
 
-    logits: Tensor
+    unsorted: Tensor
+    order: Tensor | None
     features: Tensor
     target: Tensor
     position: Tensor
     index: Tensor
     case_id: str
     experts: tuple[tuple[int, slice], ...]
+
+    @property
+    def logits(self) -> Tensor:
+        """Logits ``(C, m)`` in the order of the other columns; only the first pass needs them."""
+        return self.unsorted if self.order is None else self.unsorted[:, self.order]
 
 
 @dataclass(frozen=True)
@@ -92,10 +99,10 @@ class Walk:
         if view.permutation is not None:
             position = _position(view.permutation[0], target)
         if view.expert is None:
-            return Chunk(logits, features, target, position, index, case_id, ((0, slice(0, len(target))),))
+            return Chunk(logits, None, features, target, position, index, case_id, ((0, slice(0, len(target))),))
         expert, order = view.expert[0].sort(stable=True)
-        columns = (logits[:, order], features[:, order], target[order], position[order], index[order])
-        return Chunk(*columns, case_id, _slices(expert))
+        columns = (features[:, order], target[order], position[order], index[order])
+        return Chunk(logits, order, *columns, case_id, _slices(expert))
 
 
 def case_hash(case_id: str) -> int:

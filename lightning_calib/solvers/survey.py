@@ -66,14 +66,15 @@ class Survey:
 
     def add(self, chunk: Chunk) -> None:
         """Add the voxels of a chunk."""
-        log_probs = chunk.logits.log_softmax(0)
+        logits = chunk.logits
+        log_probs = logits.log_softmax(0)
         loss = -log_probs.gather(0, chunk.target.unsqueeze(0)).squeeze(0)
         for expert, part in chunk.experts:
             self.identity_loss[expert] += loss[part].sum(dtype=torch.float64).cpu()
             self.cells[expert] += torch.bincount(chunk.target[part], minlength=self.cells.shape[1]).cpu()
-        self.repeated += (chunk.logits[:, 1:] == chunk.logits[:, :-1]).all(0).sum().cpu()
+        self.repeated += (logits[:, 1:] == logits[:, :-1]).all(0).sum().cpu()
         doubt = 1 - log_probs.exp_().square_().sum(0)
-        self.sampler.add(chunk, self._stratum(chunk), doubt)
+        self.sampler.add(chunk, self._stratum(chunk, logits), doubt)
 
     def finish(self, reduce: Reduce) -> tuple[Facts, list[Sample]]:
         """Facts and sample over all processes."""
@@ -84,9 +85,9 @@ class Survey:
             raise ValueError("no valid voxels to fit on: every target is ignore_index, or there are no batches")
         return facts, self.sampler.finish(reduce)
 
-    def _stratum(self, chunk: Chunk) -> Tensor:
+    def _stratum(self, chunk: Chunk, logits: Tensor) -> Tensor:
         """Predicted class ``(m,)``; experts are those already."""
         if self.num_experts == 1:
-            return winning_class(chunk.logits.unsqueeze(0))[0]
+            return winning_class(logits.unsqueeze(0))[0]
         sizes = [part.stop - part.start for _, part in chunk.experts]
         return torch.tensor([expert for expert, _ in chunk.experts]).repeat_interleave(torch.tensor(sizes))
