@@ -22,9 +22,9 @@ class BinnedMetric(SharedMetric):
 
     def __init__(
         self,
-        num_bins: int,
+        num_bins: int = 15,
         ignore_index: int | None = None,
-        average: Average = "image",
+        average: Average = "pool",
         **kwargs: Any,
     ) -> None:
         super().__init__(ignore_index, average, table_bins=table_size(num_bins), **kwargs)
@@ -77,15 +77,6 @@ class AverageCalibrationError(BinnedMetric):
         tensor(0.2500, dtype=torch.float64)
     """
 
-    def __init__(
-        self,
-        num_bins: int = 15,
-        ignore_index: int | None = None,
-        average: Average = "pool",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(num_bins, ignore_index, average, **kwargs)
-
     def _table_scores(self, tables: Tables) -> Tensor:
         return tables.bins.coarsen(self.num_bins).average_error()
 
@@ -105,15 +96,6 @@ class MaximumCalibrationError(BinnedMetric):
         >>> metric(torch.tensor([[0.75, 0.25]] * 4).log(), torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
-
-    def __init__(
-        self,
-        num_bins: int = 15,
-        ignore_index: int | None = None,
-        average: Average = "pool",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(num_bins, ignore_index, average, **kwargs)
 
     def _table_scores(self, tables: Tables) -> Tensor:
         return tables.bins.coarsen(self.num_bins).maximum_error()
