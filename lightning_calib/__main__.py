@@ -20,7 +20,7 @@ def main() -> None:
             print(usage)
             return
         sys.exit(f"unknown command {name!r}\n{usage}" if name else usage)
-    importlib.import_module(f"lightning_calib.cli.{name}").main(sys.argv[2:])
+    sys.exit(importlib.import_module(f"lightning_calib.cli.{name}").main(sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import os
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import torch
 import yaml
 from jsonargparse import Namespace
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_info
 
 from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
@@ -22,73 +20,24 @@ from lightning_calib.callbacks.outputs import StoreOutputs
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.ensemble import Job, run_jobs, visible_gpus
 from lightning_calib.cli.noise import silence
-from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError, RunFolder
+from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
+from lightning_calib.cli.trainer import (
+    LOGGERS,
+    MemberTrainer,
+    OutputOptions,
+    SaveConfig,
+    finish_loggers,
+    place_loggers,
+)
 from lightning_calib.data.atomic import write_text
 from lightning_calib.data.base import SegmentationDataModule
 from lightning_calib.data.cases import DataError
-from lightning_calib.data.manifest import Keep, StoreDtype, StoreError
+from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction
 from lightning_calib.tasks.segmentation import SegmentationTask
 
 _FACTS = ("num_classes", "in_channels", "spatial_dims", "ignore_index", "background")
-_LOGGERS = [
-    {"class_path": f"pytorch_lightning.loggers.{logger}", "init_args": {"save_dir": "logs", "name": name}}
-    for logger, name in (("CSVLogger", "csv"), ("TensorBoardLogger", "tensorboard"))
-]
-
-
-@dataclass
-class OutputOptions:
-    """What ``predict`` stores.
-
-    Args:
-        members: seeds that name the members; None for all.
-        checkpoint: ``last`` epoch, or the ``best`` by validation Dice.
-        keep: ``members``, or ``pooled`` for their pooled logits alone.
-        dtype: precision of the stored logits.
-    """
-
-    members: list[int] | None = None
-    checkpoint: Checkpoint = "last"
-    keep: Keep = "members"
-    dtype: StoreDtype = "float32"
-
-
-class MemberTrainer(Trainer):
-    """Lightning's Trainer, and the name of one more command."""
-
-    def ensemble(
-        self,
-        model: LightningModule,
-        datamodule: LightningDataModule,
-        members: int = 5,
-        parallel: int | None = None,
-    ) -> None:
-        """Train all members, each as a process of its own; goes on where an earlier run stopped.
-
-        Args:
-            model: set by the command line.
-            datamodule: set by the command line.
-            members: number of members; their seeds count up from ``seed_everything``.
-            parallel: members that train at a time; by default one a GPU, or one.
-        """
-        raise RunError("ensembles are trained from the command line: train.py ensemble")
-
-
-class SaveConfig(SaveConfigCallback):
-    """Keep the config in the member's folder and in the tracker."""
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write once, in the first process, when the training starts."""
-        if stage != "fit":
-            return
-        text = self.parser.dump(self.config, skip_none=False)
-        folder = Path(trainer.default_root_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(text, encoding="utf-8")
-        for logger in trainer.loggers:
-            logger.log_hyperparams(yaml.safe_load(text))
 
 
 class TrainCLI(LightningCLI):
@@ -101,7 +50,7 @@ class TrainCLI(LightningCLI):
             datamodule_class=SegmentationDataModule,
             subclass_mode_data=True,
             trainer_class=MemberTrainer,
-            trainer_defaults={"logger": _LOGGERS, "log_every_n_steps": 1},
+            trainer_defaults={"logger": LOGGERS, "log_every_n_steps": 1},
             save_config_callback=SaveConfig,
             save_config_kwargs={"save_to_log_dir": False},
             seed_everything_default=0,
@@ -271,21 +220,6 @@ class TrainCLI(LightningCLI):
 def _first_process() -> bool:
     """Whether this is the process that was started by hand, and not by another one's strategy."""
     return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
-
-
-def place_loggers(loggers: Any, folder: Path) -> None:  # noqa: ANN401
-    """Let relative folders of loggers begin in the member's folder."""
-    for logger in loggers if isinstance(loggers, list) else [loggers]:
-        arguments = logger.get("init_args") if isinstance(logger, Namespace) else None
-        if arguments is not None and "save_dir" in arguments:
-            arguments.save_dir = str(folder / (arguments.save_dir or "."))
-
-
-def finish_loggers(trainer: Trainer) -> None:
-    """Close W&B runs, which Lightning leaves open: their files are complete only then."""
-    for logger in trainer.loggers:
-        if isinstance(logger, WandbLogger) and trainer.is_global_zero:
-            logger.experiment.finish()
 
 
 def member_job(folder: MemberFolder, config: Path, on_gpu: bool) -> Job:

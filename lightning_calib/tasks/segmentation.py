@@ -21,6 +21,8 @@ from lightning_calib.segmenters import (
 
 Batch = dict[str, Any]
 
+_UNCOUNTED = -100  # label of voxels without prediction where the data ignore none; torch's own default
+
 
 class SegmentationTask(LightningModule):
     """Train and apply one segmentation network.
@@ -65,6 +67,7 @@ class SegmentationTask(LightningModule):
         super().__init__()
         self.num_classes, self.in_channels, self.spatial_dims = num_classes, in_channels, spatial_dims
         self.ignore_index, self.background = ignore_index, background
+        self.uncounted = _UNCOUNTED if ignore_index is None else ignore_index
         self.recipe, self.inference = recipe or AdamWCosine(), inference or Inference()
         self.configure_models(network, compile)
         self.configure_losses(loss)
@@ -87,9 +90,9 @@ class SegmentationTask(LightningModule):
                 "dice": DiceScore(
                     include_background=self.background is None,
                     background=self.background or 0,
-                    ignore_index=self.ignore_index,
+                    ignore_index=self.uncounted,
                 ),
-                "ece": ExpectedCalibrationError(ignore_index=self.ignore_index),
+                "ece": ExpectedCalibrationError(ignore_index=self.uncounted),
             },
             compute_groups=False,
         )
@@ -126,9 +129,9 @@ class SegmentationTask(LightningModule):
     def _evaluate(self, batch: Batch, stage: str) -> Tensor:
         logits = self._restored(batch) if stage == "test" else self.score(batch["image"]).to(self.device)
         target = batch["target"]
-        if "valid" in batch and self.ignore_index is not None:
-            target = target.where(batch["valid"], self.ignore_index)
-        loss = self.loss(logits, target, self.ignore_index, self.background)
+        if "valid" in batch:
+            target = target.where(batch["valid"], self.uncounted)
+        loss = self.loss(logits, target, self.uncounted, self.background)
         metrics = self.metrics[stage]
         assert isinstance(metrics, MetricCollection)
         metrics.update(logits.log_softmax(dim=1), target, case_ids=batch["case_id"])

@@ -129,6 +129,38 @@ def test_predictions_are_logits_on_the_grid_of_the_target(tmp_path):
         assert not logits[:, :, 6:].any()
 
 
+def test_voxels_without_prediction_count_nowhere(tmp_path):
+    class Marked(Noise):
+        """The last three rows are not valid."""
+
+        def collate(self, indices):
+            batch = super().collate(indices)
+            valid = torch.ones_like(batch["target"], dtype=torch.bool)
+            valid[:, -3:] = False
+            return batch | {"valid": valid, "target": batch["target"].clamp(max=1)}
+
+        def test_dataloader(self):
+            return self.predict_dataloader()
+
+    class CutOut(Marked):
+        """The last three rows are not there."""
+
+        def collate(self, indices):
+            batch = Noise.collate(self, indices)
+            return batch | {"target": batch["target"][:, :-3]}
+
+        def restore(self, logits, case_id):
+            return logits[:, :-3]
+
+    scores = []
+    for data in (Marked(), CutOut()):
+        trainer = trainer_of(tmp_path)
+        trainer.test(task_of(ignore_index=None), datamodule=data, verbose=False)
+        scores.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+    assert scores[0].keys() == {"test/loss", "test/dice", "test/ece"}
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+
+
 def test_compiled_networks_keep_the_names_of_their_weights():
     task = task_of(compile=True)
     assert task.state_dict().keys() == task_of().state_dict().keys()

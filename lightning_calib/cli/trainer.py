@@ -1,0 +1,87 @@
+"""Lightning's parts as train.py uses them: the Trainer, its loggers, the config file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.cli import SaveConfigCallback
+from pytorch_lightning.loggers import WandbLogger
+
+from lightning_calib.cli.run_folder import Checkpoint, RunError
+from lightning_calib.data.manifest import Keep, StoreDtype
+
+LOGGERS = [
+    {"class_path": f"pytorch_lightning.loggers.{logger}", "init_args": {"save_dir": "logs", "name": name}}
+    for logger, name in (("CSVLogger", "csv"), ("TensorBoardLogger", "tensorboard"))
+]
+
+
+@dataclass
+class OutputOptions:
+    """What ``predict`` stores.
+
+    Args:
+        members: seeds that name the members; None for all.
+        checkpoint: ``last`` epoch, or the ``best`` by validation Dice.
+        keep: ``members``, or ``pooled`` for their pooled logits alone.
+        dtype: precision of the stored logits.
+    """
+
+    members: list[int] | None = None
+    checkpoint: Checkpoint = "last"
+    keep: Keep = "members"
+    dtype: StoreDtype = "float32"
+
+
+class MemberTrainer(Trainer):
+    """Lightning's Trainer, and the name of one more command."""
+
+    def ensemble(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        members: int = 5,
+        parallel: int | None = None,
+    ) -> None:
+        """Train all members, each as a process of its own; goes on where an earlier run stopped.
+
+        Args:
+            model: set by the command line.
+            datamodule: set by the command line.
+            members: number of members; their seeds count up from ``seed_everything``.
+            parallel: members that train at a time; by default one a GPU, or one.
+        """
+        raise RunError("ensembles are trained from the command line: train.py ensemble")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Keep the config in the member's folder and in the tracker."""
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write once, in the first process, when the training starts."""
+        if stage != "fit":
+            return
+        text = self.parser.dump(self.config, skip_none=False)
+        folder = Path(trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(text, encoding="utf-8")
+        for logger in trainer.loggers:
+            logger.log_hyperparams(yaml.safe_load(text))
+
+
+def place_loggers(loggers: Any, folder: Path) -> None:  # noqa: ANN401
+    """Let relative folders of loggers begin in the member's folder."""
+    for logger in loggers if isinstance(loggers, list) else [loggers]:
+        arguments = logger.get("init_args") if isinstance(logger, Namespace) else None
+        if arguments is not None and "save_dir" in arguments:
+            arguments.save_dir = str(folder / (arguments.save_dir or "."))
+
+
+def finish_loggers(trainer: Trainer) -> None:
+    """Close W&B runs, which Lightning leaves open: their files are complete only then."""
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+            logger.experiment.finish()
