@@ -14,7 +14,9 @@ from pytorch_lightning import Trainer
 from lightning_calib.cli.evaluate import evaluate
 from lightning_calib.cli.fit import fit
 from lightning_calib.cli.noise import silence
+from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
+from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
 from lightning_calib.cli.verify import verify
 
@@ -22,6 +24,8 @@ TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 
 # One line adds a command. It returns its exit code, or None for 0.
 COMMANDS: dict[str, Callable[..., int | None]] = {
+    "run": run,
+    "recommend": recommend,
     "report": report,
     "evaluate": evaluate,
     "fit": fit,
