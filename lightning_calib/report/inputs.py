@@ -11,6 +11,7 @@ from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.store import OutputStore
 from lightning_calib.protocol.results import Results
+from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.tables import MainTable, Row, main_table
 
 
@@ -116,7 +117,7 @@ class Inputs:
 
     def best(self, metric: str, among: Callable[[Row], bool]) -> str | None:
         """The pipeline with the lowest value of a metric among some rows; None without any."""
-        rows = [row for row in self.table.rows if row.cells[metric].known and not row.again and among(row)]
+        rows = [row for row in self.table.rows if row.competes(COLUMN[metric]) and not row.again and among(row)]
         chosen = min(rows, key=lambda row: row.cells[metric].value or 0.0, default=None)
         return None if chosen is None else str(chosen.pipeline)
 

@@ -76,6 +76,8 @@ def _told_gain(column: Column, before: Interval, after: Interval, change: Interv
 def _sentence(gains: Sequence[dict[str, Any]], pipeline: PipelineName, inputs: Inputs) -> str:
     """The headline in one sentence."""
     told = {gain["column"].key: gain for gain in gains}
+    if pipeline.calibrator == "identity":
+        return "No calibrator that qualifies had a lower NLL on val than the ensemble as it is: leave it so."
     if "ece" not in told:
         return f"There are no scores of {inputs.uncalibrated(pipeline)} in this run to compare it with."
     ece, nll = told["ece"], told["nll"]
@@ -95,11 +97,9 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     repeats, rivals = len(inputs.results.repeats), len(choice["val_nll"])
     told = [
         f"Chosen on val by the lowest NLL among {rivals} pipelines that qualify; "
-        f"{choice['votes']} of {repeats} repeats would choose it on their own.",
-        "On test it turned out best as well."
-        if choice["best"] == choice["pipeline"] and choice["regret"]["mean"] == 0
-        else f"On test, {choice['best']} turned out best; choosing on val cost {regret['mean']} NLL "
-        f"[{regret['low']}, {regret['high']}].",
+        f"{choice['votes']} of {repeats} repeats agree when each chooses on its own.",
+        f"On test, {'it' if choice['best'] == choice['pipeline'] else choice['best']} turned out best. Letting each "
+        f"repeat choose on its val cost {regret['mean']} [{regret['low']}, {regret['high']}] in test NLL against that.",
     ]
     close = choice["within_noise"]
     if close:
