@@ -28,9 +28,11 @@ def reflection_index(size: int, padding: int, device: torch.device) -> Tensor:
         >>> reflection_index(3, 4, torch.device("cpu")).tolist()
         [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
     """
-    period = max(2 * (size - 1), 1)
-    position = torch.arange(-padding, size + padding, device=device).remainder(period)
-    return torch.minimum(position, period - position) if size > 1 else torch.zeros_like(position)
+    last = size - 1
+    position = torch.arange(-padding, size + padding, device=device)
+    for _ in range(padding):  # both borders mirror until every position is inside; a fold takes off 2 or more
+        position = last - (last - position.abs()).abs()
+    return position.clamp(min=0)
 
 
 class LocalTemperatureScaling(Calibrator):

@@ -43,12 +43,33 @@ def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
         tensor([[1, 2, 0]])
     """
     if cone == "order":
-        return logits.argsort(dim=1, descending=True, stable=True)
+        return descending_order(logits)
     winner = winning_class(logits, keepdim=True)
     shape = [1, logits.shape[1]] + [1] * (logits.ndim - 2)
     classes = torch.arange(logits.shape[1], device=logits.device).view(shape).expand_as(logits)
     swapped = torch.where(classes == winner, 0, classes)  # the winner's place takes class 0
     return torch.cat([winner, swapped[:, 1:]], dim=1)
+
+
+def descending_order(logits: Tensor) -> Tensor:
+    """Classes ``(B, C, *S)`` of each voxel by falling logit, equal values in index order.
+
+    In an exported graph the place of each class is counted: no format promises a stable sort.
+
+    Example:
+        >>> descending_order(torch.tensor([[1.0, 5.0, 1.0]]))
+        tensor([[1, 0, 2]])
+    """
+    if not torch.compiler.is_compiling():
+        return logits.argsort(dim=1, descending=True, stable=True)
+    shape = [1, logits.shape[1]] + [1] * (logits.ndim - 2)
+    classes = torch.arange(logits.shape[1], device=logits.device).view(shape)
+    place = torch.zeros_like(logits, dtype=torch.int64)
+    for number in range(logits.shape[1]):
+        rival = logits[:, number : number + 1]
+        ahead = (rival > logits) | ((rival == logits) & (classes > number))
+        place = place + ahead.to(torch.int64)
+    return inverse_permutation(place)
 
 
 def inverse_permutation(permutation: Tensor) -> Tensor:

@@ -40,6 +40,8 @@ def apply_experts(weight: Tensor, bias: Tensor, features: Tensor, expert: Tensor
         >>> apply_experts(weight, bias, torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[0, 1, 0]]))
         tensor([[[ 1., 20.,  3.]]])
     """
+    if torch.compiler.is_compiling():
+        return apply_every_expert(weight, bias, features, expert)
     num_experts, num_rows, num_features = weight.shape
     batch, _, length = features.shape
     voxels = batch * length
@@ -63,3 +65,20 @@ def apply_experts(weight: Tensor, bias: Tensor, features: Tensor, expert: Tensor
     sorted_rows = mapped.reshape(-1, num_rows)[place]  # (N, R), experts in order
     result = sorted_rows.new_empty(voxels, num_rows).index_copy(0, order, sorted_rows)
     return result.view(batch, length, num_rows).transpose(1, 2)
+
+
+def apply_every_expert(weight: Tensor, bias: Tensor, features: Tensor, expert: Tensor) -> Tensor:
+    """The map of :func:`apply_experts` without sorting: each expert maps all voxels, each voxel keeps its own.
+
+    ``E`` times the arithmetic, in operations that every exported graph has: products and a choice.
+
+    Example:
+        >>> weight, bias = torch.tensor([[[1.0]], [[10.0]]]), torch.zeros(2, 1)
+        >>> apply_every_expert(weight, bias, torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[0, 1, 0]]))
+        tensor([[[ 1., 20.,  3.]]])
+    """
+    result = weight[0] @ features + bias[0].unsqueeze(-1)
+    for number in range(1, len(weight)):
+        mapped = weight[number] @ features + bias[number].unsqueeze(-1)
+        result = torch.where((expert == number).unsqueeze(1), mapped, result)
+    return result

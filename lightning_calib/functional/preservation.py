@@ -8,13 +8,39 @@ exponentials can swap nearly equal entries. These functions look at every voxel 
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.cones import Cone, descending_order
 from lightning_calib.functional.experts import winning_class
 
 
 def _may_skip(broken: Tensor) -> bool:
     """Whether nothing is broken; under export, where values are unknown, the repair always stays in the graph."""
     return not torch.compiler.is_compiling() and not bool(broken.any())
+
+
+def next_above(values: Tensor) -> Tensor:
+    """The next float above normal values, by products and sums alone: ONNX has no ``nextafter``.
+
+    A summand between half an ulp and one ulp is rounded to one (Rump, Zimmermann, Boldo & Melquiond 2009). Only
+    within a factor of ``2 / eps`` of the smallest normal number it fails; a log-probability that is not the only
+    largest one is below ``log(1/2)``.
+
+    Example:
+        >>> value = torch.tensor([-0.7])
+        >>> next_above(value) == torch.nextafter(value, torch.tensor(0.0))
+        tensor([True])
+    """
+    epsilon = torch.finfo(values.dtype).eps
+    return values + values.abs() * (epsilon / 2 * (1 + epsilon))
+
+
+def running_minimum(ranked: Tensor) -> Tensor:
+    """``cummin`` over the classes ``(B, C, *S)``; in an exported graph by comparisons, since ONNX has no ``cummin``."""
+    if not torch.compiler.is_compiling():
+        return ranked.cummin(dim=1).values
+    lowest = [ranked[:, :1]]
+    for place in range(1, ranked.shape[1]):
+        lowest.append(torch.minimum(lowest[-1], ranked[:, place : place + 1]))
+    return torch.cat(lowest, dim=1)
 
 
 def restore_argmax(log_probs: Tensor, logits: Tensor) -> Tensor:
@@ -35,7 +61,7 @@ def restore_argmax(log_probs: Tensor, logits: Tensor) -> Tensor:
     if _may_skip(broken):
         return log_probs
     top = log_probs.amax(dim=1, keepdim=True)
-    above = torch.nextafter(top, torch.full_like(top, torch.inf))
+    above = next_above(top) if torch.compiler.is_compiling() else torch.nextafter(top, torch.full_like(top, torch.inf))
     return log_probs.scatter(1, winner, torch.where(broken, above, log_probs.gather(1, winner)))
 
 
@@ -52,11 +78,11 @@ def restore_order(log_probs: Tensor, logits: Tensor) -> Tensor:
         >>> restore_order(torch.tensor([[-1.0, -3.0, -2.5]]), torch.tensor([[3.0, 2.0, 1.0]]))
         tensor([[-1., -3., -3.]])
     """
-    order = logits.argsort(dim=1, descending=True, stable=True)
+    order = descending_order(logits)
     ranked = log_probs.gather(1, order)
     broken = ranked[:, 1:] > ranked[:, :-1]
     if not _may_skip(broken):
-        log_probs = log_probs.scatter(1, order, ranked.cummin(dim=1).values)
+        log_probs = log_probs.scatter(1, order, running_minimum(ranked))
     return restore_argmax(log_probs, logits)
 
 
