@@ -11,8 +11,12 @@ from typing import Any
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
+from lightning_calib.cli.apply import apply
+from lightning_calib.cli.deploy import deploy
 from lightning_calib.cli.evaluate import evaluate
+from lightning_calib.cli.export import export
 from lightning_calib.cli.fit import fit
+from lightning_calib.cli.monitor import monitor
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
@@ -31,6 +35,10 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "fit": fit,
     "search": search,
     "verify": verify,
+    "deploy": deploy,
+    "apply": apply,
+    "export": export,
+    "monitor": monitor,
 }
 
 

@@ -1,0 +1,54 @@
+"""``calibrate.py deploy``: the calibrated model in one folder."""
+
+import json as json_format
+from pathlib import Path
+
+from lightning_calib.data.store import OutputStore
+from lightning_calib.deployment.deploy import deploy as write_deployment
+from lightning_calib.deployment.folder import CARD
+from lightning_calib.deployment.refit import Cases
+from lightning_calib.protocol.recommend import Preserve
+from lightning_calib.protocol.recommend import recommend as choose
+from lightning_calib.protocol.results import Results
+
+
+def deploy(
+    calibration: Path,
+    pipeline: str | None = None,
+    preserve: Preserve = "order",
+    outputs: Path | None = None,
+    destination: Path | None = None,
+    cases: Cases = "all",
+    repeat: int = 0,
+    audit: Path | None = None,
+    networks: bool = True,
+    json: bool = False,
+) -> int:
+    """Fit the chosen pipeline for the last time and write everything that using it takes into one folder.
+
+    Args:
+        calibration: folder that calibrate.py run wrote, such as runs/camvid/calibration.
+        pipeline: what to deploy, such as "cms_op(p)"; by default the recommended one.
+        preserve: what the recommended pipeline must keep of the pooled ranking.
+        outputs: the frozen outputs behind the run; by default the folder that the run recorded.
+        destination: where to write; by default a folder named deployed beside the calibration folder.
+        cases: fit on all pool cases, or on cal_val of one repeat, which leaves its test cases unseen.
+        repeat: which repeat, for cal_val.
+        audit: certificate of calibrate.py audit, to be attached.
+        networks: also name the networks and their preprocessing, so that images can be taken.
+        json: print what was written as JSON.
+    """
+    results = Results.open(calibration)
+    name = pipeline or choose(results, preserve, seed=int(results.settings["seed"])).pipeline
+    store = OutputStore(outputs or Path(results.settings["outputs"]))
+    folder = destination or calibration.resolve().parent / "deployed"
+    written = write_deployment(results, store, folder, name, cases, repeat, audit, networks)
+    if json:
+        facts = {"deployed": str(folder), "pipeline": written.pipeline, "images": written.network is not None}
+        print(json_format.dumps(facts | {"estimate": written.estimate}))
+    else:
+        for warning in written.fit["certificate"].get("warnings", []):
+            print(f"warning: {warning}")
+        taken = "images and stored outputs" if written.network is not None else "stored outputs"
+        print(f"{written.pipeline}, fitted on {written.fit['num_cases']} cases, takes {taken}\n{folder / CARD}")
+    return 0

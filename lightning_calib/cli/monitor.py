@@ -1,0 +1,50 @@
+"""``calibrate.py monitor``: have the data drifted away from what a deployed pipeline was fitted on?"""
+
+import json as json_format
+from dataclasses import asdict
+from pathlib import Path
+
+from lightning_calib.data.store import OutputStore
+from lightning_calib.deployment.ensemble import CalibratedEnsemble
+from lightning_calib.deployment.folder import REFERENCE
+from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, Verdict
+from lightning_calib.deployment.monitor import monitor as compare
+from lightning_calib.deployment.sources import described
+from lightning_calib.deployment.statistics import case_statistics, load_statistics
+
+
+def monitor(
+    deployed: Path, outputs: Path, alpha: float = ALPHA, resamples: int = RESAMPLES, seed: int = 0, json: bool = False
+) -> int:
+    """Compare stored outputs of new images with those that the pipeline was fitted on; labels are not looked at.
+
+    Args:
+        deployed: folder that calibrate.py deploy wrote.
+        outputs: stored member outputs of the new images.
+        alpha: probability of a false alarm.
+        resamples: draws from the reference that the thresholds come from.
+        seed: seed of the draws.
+        json: print the findings as JSON.
+
+    Returns:
+        0 without drift, 1 where the data have drifted.
+    """
+    reference = load_statistics(deployed / REFERENCE)
+    ensemble = CalibratedEnsemble.load(deployed, networks=False)
+    store = OutputStore(outputs)
+    described(ensemble).refuse_others(store.manifest, outputs)
+    verdict = compare(reference, [case_statistics(case, ensemble) for case in store], alpha, resamples, seed)
+    print(json_format.dumps(asdict(verdict)) if json else table(verdict))
+    return 1 if verdict.drift else 0
+
+
+def table(verdict: Verdict) -> str:
+    """The findings for a terminal."""
+    lines = [f"{'quantity':<14}{'check':<18}{'value':>10}{'threshold':>12}{'p':>9}"]
+    for check in verdict.checks:
+        mark = "  drift" if check.drifted else ""
+        numbers = f"{check.value:>10.4f}{check.threshold:>12.4f}{check.p_value:>9.4f}"
+        lines.append(f"{check.quantity:<14}{check.kind:<18}{numbers}{mark}")
+    cases = f"{verdict.new_cases} new cases against {verdict.reference_cases}"
+    found = "the data have drifted" if verdict.drift else "no drift"
+    return "\n".join([*lines, f"{found} ({cases}; p = {verdict.p_value:.4f}, alpha = {verdict.alpha:g})"])

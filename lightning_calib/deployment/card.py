@@ -1,0 +1,124 @@
+"""The model card of a deployed pipeline: what it is, what it was fitted on, how well it did, how to use it."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning_calib.data.atomic import atomic_path, write_text
+from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
+from lightning_calib.protocol.results import Results
+from lightning_calib.report.figures import reliability_figure
+from lightning_calib.report.sections.curves import BINS, pooled_curve
+
+_HEADINGS = {
+    "nll": "NLL",
+    "ece": "ECE",
+    "ace": "ACE",
+    "ba_ece": "BA-ECE",
+    "brier": "Brier score",
+    "dice": "Dice",
+    "flip": "flipped voxels",
+}
+_KEEPS = {
+    "order": "The order of all classes is kept at every voxel: the segmentation map is the uncalibrated one.",
+    "argmax": "The predicted class is kept at every voxel: the segmentation map is the uncalibrated one.",
+    None: "The predicted class may change: the segmentation map is the argmax of the calibrated probabilities.",
+}
+
+
+def write_card(folder: Path, deployment: Deployment, results: Results) -> None:
+    """Write ``README.md`` and ``reliability.png``."""
+    names = [uncalibrated(results, deployment), deployment.pipeline]
+    shown = [name for name in dict.fromkeys(names) if name is not None]
+    curves = [pooled_curve(name, [results.bin_table(r, name, BINS) for r in results.repeats]) for name in shown]
+    with atomic_path(folder / DIAGRAM) as aside:
+        reliability_figure(curves).savefig(aside, format="png", dpi=150)
+    write_text(folder / CARD, card(deployment, results))
+
+
+def uncalibrated(results: Results, deployment: Deployment) -> str | None:
+    """The same pooling without a calibrator, where the run has it."""
+    name = f"identity({deployment.name.pooling})"
+    return name if name in results.summary["pipelines"] else None
+
+
+def card(deployment: Deployment, results: Results) -> str:
+    """The card as Markdown."""
+    sections = [
+        f"# {deployment.pipeline} on {deployment.dataset}",
+        _KEEPS[deployment.name.preserves]
+        + (" Shifts of the logits change nothing." if deployment.name.translation_invariant else ""),
+        "## Expected performance",
+        _told(results),
+        score_table(deployment, results),
+        f"![Reliability diagram]({DIAGRAM})",
+        "## What it is",
+        _facts(deployment),
+        "## How to use it",
+        _usage(deployment),
+        "## Limits",
+        "The figures hold for images like those it was fitted on. `calibrate.py monitor` compares new outputs with "
+        "the reference statistics in this folder, without labels, and says when they have drifted away.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _told(results: Results) -> str:
+    repeats = len(results.repeats)
+    return (
+        f"Measured in {repeats} repeat{'s' if repeats != 1 else ''} of the protocol: fitted on one part of the cases, "
+        "selected on a second, judged on a third. Mean with 95 % interval; ACE with its range over the repeats. The "
+        "deployed parameters were fitted after that, as stated below."
+    )
+
+
+def score_table(deployment: Deployment, results: Results) -> str:
+    """Scores of the deployed pipeline beside the uncalibrated ones."""
+    names = [name for name in (uncalibrated(results, deployment), deployment.pipeline) if name is not None]
+    names = list(dict.fromkeys(names))
+    scores = {name: results.summary["pipelines"][name]["metrics"] for name in names}
+    lines = ["| score | " + " | ".join(f"`{name}`" for name in names) + " |", "|---|" + "---:|" * len(names)]
+    for metric, heading in _HEADINGS.items():
+        lines.append(f"| {heading} | " + " | ".join(_cell(scores[name].get(metric)) for name in names) + " |")
+    return "\n".join(lines)
+
+
+def _cell(score: dict[str, Any] | None) -> str:
+    if score is None or score.get("mean") is None:
+        return "not available"
+    low, high = (score.get(key, score.get(other)) for key, other in (("low", "min"), ("high", "max")))
+    interval = f" [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ""
+    return f"{score['mean']:.4f}{interval}"
+
+
+def _facts(deployment: Deployment) -> str:
+    fit = deployment.fit
+    where = "all pool cases" if fit["cases"] == "all" else f"cal and val of repeat {fit['repeat']}"
+    values = ", ".join(f"{key} = {value:g}" for key, value in fit["hyperparameters"].items()) or "none"
+    members = [f"{m.name} (`{m.checkpoint or 'outputs only'}`, sha256 `{m.sha256[:12]}`)" for m in deployment.members]
+    rows = [
+        f"- classes: {', '.join(deployment.class_names)}",
+        f"- members: {', '.join(members)}",
+        f"- fitted on: {fit['num_cases']} cases ({where}); hyperparameters: {values}",
+        f"- images: {'taken' if deployment.network else 'not taken, only stored member outputs'}",
+        f"- written by: {', '.join(f'{name} {number}' for name, number in deployment.versions.items())}",
+    ]
+    rows += [f"- note: {fit['note']}"] if fit.get("note") else []
+    rows += [f"- warning of the fit: {warning}" for warning in fit["certificate"].get("warnings", [])]
+    rows += [f"- audit: `{AUDIT}`"] if fit.get("audited") else []
+    return "\n".join(rows)
+
+
+def _usage(deployment: Deployment) -> str:
+    call = "ensemble(images)  # (B, channels, *S), normalised as in deployment.json"
+    if deployment.network is None:
+        call = "ensemble.calibrate(member_logits)  # (B, members, classes, *S)"
+    return "\n".join(
+        [
+            "```python",
+            "from lightning_calib.deployment import CalibratedEnsemble",
+            "",
+            'ensemble = CalibratedEnsemble.load("this/folder")',
+            f"log_probs, mask, confidence = {call}",
+            "```",
+        ]
+    )

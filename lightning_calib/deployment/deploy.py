@@ -1,0 +1,103 @@
+"""From a finished calibration run to the folder of a deployed pipeline."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lightning_calib.calibrators import Pipeline, PipelineName, save_calibrator
+from lightning_calib.data.atomic import sha256, write_text
+from lightning_calib.data.manifest import MANIFEST
+from lightning_calib.data.store import OutputStore
+from lightning_calib.deployment.card import write_card
+from lightning_calib.deployment.ensemble import CalibratedEnsemble
+from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REFERENCE, Deployment, DeploymentError
+from lightning_calib.deployment.networks import member_references, training_config, training_facts
+from lightning_calib.deployment.refit import Cases, fitting_cases, refit
+from lightning_calib.deployment.statistics import case_statistics, save_statistics
+from lightning_calib.protocol.layout import plain
+from lightning_calib.protocol.results import Results
+
+_PACKAGES = ("lightning-calib", "torch")
+
+
+def deploy(
+    results: Results,
+    store: OutputStore,
+    folder: Path,
+    pipeline: str,
+    cases: Cases = "all",
+    repeat: int = 0,
+    audit: Path | None = None,
+    networks: bool = True,
+) -> Deployment:
+    """Fit a pipeline for the last time and write its folder; ``deployment.json`` comes last.
+
+    Args:
+        results: the run that the pipeline was chosen in.
+        store: the outputs of that run.
+        folder: where to write.
+        pipeline: name such as ``cms_op(p)``.
+        cases: fit on ``all`` pool cases or on ``cal_val`` of one repeat.
+        repeat: which repeat, for ``cal_val``.
+        audit: JSON certificate of an audit, to be attached.
+        networks: also name the networks and their preprocessing, so that images can be taken.
+    """
+    name = PipelineName.parse(pipeline)
+    refuse_foreign(results, store, str(name))
+    certificate = None if audit is None else read_audit(audit)
+    manifest, run = store.manifest, store.path.resolve().parent
+    config = training_config(manifest, run) if networks else None
+    taken = training_facts(config) if config is not None else {}
+    calibrator, fit = refit(results, store, name, cases, repeat)
+    folder.mkdir(parents=True, exist_ok=True)
+    for outdated in (DEPLOYMENT, AUDIT):  # what is half written must not pass for what was there before
+        (folder / outdated).unlink(missing_ok=True)
+    described = {"pipeline": str(name), "hyperparameters": fit["hyperparameters"]}
+    save_calibrator(folder / CALIBRATOR, calibrator, list(manifest.class_names), plain(described))
+    if certificate is not None:
+        write_text(folder / AUDIT, json.dumps(certificate, indent=1) + "\n")
+    deployment = Deployment(
+        pipeline=str(name),
+        dataset=manifest.dataset,
+        class_names=manifest.class_names,
+        spatial_dims=manifest.spatial_dims,
+        members=member_references(manifest, run, folder.resolve()),
+        representation=manifest.representation,
+        background=manifest.background,
+        ignore_index=manifest.ignore_index,
+        calibrator_sha256=sha256(folder / CALIBRATOR),
+        fit=plain(fit | {"outputs_sha256": sha256(store.path / MANIFEST), "audited": certificate is not None}),
+        estimate=plain(results.summary["pipelines"][str(name)]["metrics"]),
+        versions={package: version(package) for package in _PACKAGES},
+        **taken,
+    )
+    ensemble = CalibratedEnsemble(Pipeline(name.pooling, calibrator.eval().requires_grad_(False)))
+    reference = fitting_cases(results, store, cases, repeat)
+    save_statistics(folder / REFERENCE, (case_statistics(store[case_id], ensemble) for case_id in reference))
+    write_card(folder, deployment, results)
+    deployment.save(folder)
+    return deployment
+
+
+def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:
+    """Stop where the pipeline has no results, or the store is not the one that they come from."""
+    if pipeline not in results.summary["pipelines"]:
+        known = ", ".join(results.summary["pipelines"])
+        raise DeploymentError(f"{results.folder} has no scores of {pipeline}; it has {known}")
+    recorded = results.settings.get("outputs_sha256")
+    if recorded is not None and recorded != sha256(store.path / MANIFEST):
+        raise DeploymentError(
+            f"{store.path} has changed since {results.folder} was computed from it: run `calibrate.py run` again"
+        )
+
+
+def read_audit(path: Path) -> dict[str, Any]:
+    """The certificate of an audit."""
+    try:
+        certificate = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise DeploymentError(f"{path} is not the JSON certificate of an audit: {problem}") from problem
+    if not isinstance(certificate, dict):
+        raise DeploymentError(f"{path} holds {type(certificate).__name__}; a certificate is a JSON object")
+    return certificate

@@ -1,0 +1,138 @@
+"""Calibrators as graphs that run without this library: ``torch.export`` and ONNX."""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from lightning_calib.calibrators import Calibrator, Pipeline
+from lightning_calib.data.atomic import atomic_path
+from lightning_calib.deployment.result import calibrated
+from lightning_calib.functional.pooling import pool
+
+OUTPUTS = ["log_probs", "mask", "confidence"]
+MEMBERS, POOLED = "member_logits", "logits"  # names of the one input
+OPSET = 18  # the first whose reductions take axes as inputs, as the exporter writes them
+_SPATIAL = ("depth", "height", "width")
+_TRACED_SIZE = 7  # of every dynamic axis while the graph is made; the graph does not depend on it
+
+
+class CalibrationGraph(nn.Module):
+    """What is exported: scores to log-probabilities, mask and confidence.
+
+    The mask of a preserving pipeline is the argmax of the pooled scores themselves: rounding on another machine
+    cannot change it.
+
+    Args:
+        module: a pipeline, which takes member logits ``(B, M, C, *S)``, or a calibrator, which takes pooled
+            logits ``(B, C, *S)``.
+
+    Example:
+        >>> from lightning_calib.calibrators import build
+        >>> log_probs, mask, confidence = CalibrationGraph(build("ts", 3))(torch.randn(1, 3, 8, 8))
+        >>> log_probs.shape, mask.shape, confidence.shape
+        (torch.Size([1, 3, 8, 8]), torch.Size([1, 8, 8]), torch.Size([1, 8, 8]))
+    """
+
+    def __init__(self, module: Pipeline | Calibrator) -> None:
+        super().__init__()
+        self.pooling = module.pooling if isinstance(module, Pipeline) else None
+        chosen = module.calibrator if isinstance(module, Pipeline) else module
+        self.calibrator = copy.deepcopy(chosen).eval().requires_grad_(False)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities ``(B, C, *S)``, mask ``(B, *S)`` and confidence ``(B, *S)``."""
+        pooled = logits if self.pooling is None else pool(logits, self.pooling)
+        log_probs, mask, confidence = calibrated(pooled, self.calibrator)
+        return log_probs, mask, confidence  # files of torch.export know no named tuples
+
+
+def example_input(graph: CalibrationGraph, num_members: int, dtype: torch.dtype) -> Tensor:
+    """Scores of the right number of axes to trace the graph with."""
+    sizes = [_TRACED_SIZE + axis for axis in range(graph.calibrator.spatial_dims)]  # differ: axes stay apart
+    members = [] if graph.pooling is None else [num_members]
+    return torch.zeros(2, *members, graph.calibrator.num_classes, *sizes, dtype=dtype)
+
+
+def dynamic_axes(graph: CalibrationGraph) -> dict[int, Dim]:
+    """Axes of any size: the batch and all spatial ones."""
+    first = 2 if graph.pooling is None else 3
+    names = _SPATIAL[-graph.calibrator.spatial_dims :]
+    return {0: Dim("batch")} | {first + axis: Dim(name) for axis, name in enumerate(names)}
+
+
+def export_program(
+    module: Pipeline | Calibrator, num_members: int = 1, dtype: torch.dtype = torch.float32
+) -> ExportedProgram:
+    """The graph of ``torch.export``, for any batch and spatial size.
+
+    Args:
+        module: a pipeline or a calibrator.
+        num_members: members of the ensemble; a calibrator alone does not look at it.
+        dtype: type of the scores that the graph takes, float16, float32 or float64; it computes as the calibrator
+            does, in float32 or wider.
+
+    Returns:
+        A program with the input ``logits`` and the outputs of :class:`CalibrationGraph`.
+    """
+    graph = CalibrationGraph(module).eval()
+    with torch.no_grad():
+        return torch.export.export(
+            graph, (example_input(graph, num_members, dtype),), dynamic_shapes=(dynamic_axes(graph),), strict=False
+        )
+
+
+def save_program(path: Path, program: ExportedProgram) -> None:
+    """Write a program (``*.pt2``); the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as aside, aside.open("wb") as file:
+        torch.export.save(program, file)
+
+
+def save_onnx(
+    path: Path, module: Pipeline | Calibrator, num_members: int = 1, dtype: torch.dtype = torch.float32
+) -> None:
+    """Write an ONNX file for any batch and spatial size.
+
+    Needs the extra ``export``: onnx and onnxscript.
+
+    Args:
+        path: the file, by custom ``*.onnx``.
+        module: a pipeline (input ``member_logits``) or a calibrator (input ``logits``).
+        num_members: members of the ensemble.
+        dtype: type of the scores that the graph takes.
+    """
+    program = export_program(module, num_members, dtype)
+    with quiet():
+        converted = torch.onnx.export(
+            program,
+            input_names=[MEMBERS if isinstance(module, Pipeline) else POOLED],
+            output_names=OUTPUTS,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    assert converted is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as aside:
+        converted.save(aside, external_data=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence for the exporter's remarks about its own parts."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

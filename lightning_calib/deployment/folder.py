@@ -1,0 +1,138 @@
+"""The folder of a deployed pipeline: ``deployment.json`` and the files that it names."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator
+from lightning_calib.data.atomic import sha256, write_text
+from lightning_calib.data.manifest import Manifest, Member, Representation
+from lightning_calib.deployment.preprocessing import Preprocessing
+
+FORMAT_VERSION = 1
+DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT = "deployment.json", "calibrator.safetensors", "reference.json", "audit.json"
+CARD, DIAGRAM = "README.md", "reliability.png"
+
+
+class DeploymentError(ValueError):
+    """A folder does not hold the deployed pipeline that it is taken for, or does not fit what it is applied to."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Everything about a deployed pipeline but its parameters.
+
+    Attributes:
+        pipeline: name such as ``cms_op(p)``.
+        dataset: name of the data that it was fitted on.
+        class_names: names of the classes.
+        spatial_dims: 2 or 3.
+        members: the networks; their checkpoints are paths relative to the folder, empty where outputs were imported.
+        representation: what the members' scores are, ``logits`` or ``log_probs``.
+        background: background class, where there is one.
+        ignore_index: label that counts nowhere, where there is one.
+        network: class and options of the members' architecture; None where images cannot be taken.
+        inference: sliding window and mirroring; None for images in one piece.
+        preprocessing: what happens to images; None where they cannot be taken.
+        calibrator_sha256: hash of the calibrator's file.
+        fit: cases, hyperparameters and the solver's account of the fit.
+        estimate: scores of the pipeline in the repeats of the protocol, on cases that it had not seen there.
+        versions: of the libraries that wrote the folder.
+    """
+
+    pipeline: str
+    dataset: str
+    class_names: tuple[str, ...]
+    spatial_dims: int
+    members: tuple[Member, ...]
+    representation: Representation = "logits"
+    background: int | None = None
+    ignore_index: int | None = None
+    network: dict[str, Any] | None = None
+    inference: dict[str, Any] | None = None
+    preprocessing: Preprocessing | None = None
+    calibrator_sha256: str = ""
+    fit: dict[str, Any] = field(default_factory=dict)
+    estimate: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def name(self) -> PipelineName:
+        """The pipeline's name, parsed."""
+        return PipelineName.parse(self.pipeline)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def save(self, folder: Path) -> None:
+        """Write ``deployment.json``, the last file of the folder: it says that the others are whole."""
+        write_text(folder / DEPLOYMENT, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read ``deployment.json``; anything else is refused with the reason."""
+        path = Path(folder) / DEPLOYMENT
+        if not path.is_file():
+            raise DeploymentError(f"{path} is missing: no deployed pipeline there; make one with `calibrate.py deploy`")
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            if facts["format_version"] != FORMAT_VERSION:
+                raise DeploymentError(
+                    f"{path} has format version {facts['format_version']}, this release reads {FORMAT_VERSION}: "
+                    "deploy again, or use the release that wrote it"
+                )
+            facts = {entry.name: facts[entry.name] for entry in fields(cls)}
+            facts["class_names"] = tuple(facts["class_names"])
+            facts["members"] = tuple(Member(**member) for member in facts["members"])
+            if facts["preprocessing"] is not None:
+                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"])
+            return cls(**facts)
+        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as problem:
+            raise DeploymentError(f"{path} does not describe a deployed pipeline: {problem!r}") from problem
+
+    def read_calibrator(self, folder: Path) -> Calibrator:
+        """The calibrator, if its file is the one that was deployed."""
+        path = folder / CALIBRATOR
+        if not path.is_file():
+            raise DeploymentError(f"{path} is missing: the folder is not whole; deploy again")
+        if sha256(path) != self.calibrator_sha256:
+            raise DeploymentError(f"{path} is not the file that was deployed (its hash differs): deploy again")
+        return load_calibrator(path).eval().requires_grad_(False)
+
+    def read_pipeline(self, folder: Path) -> Pipeline:
+        """Pooling and calibrator."""
+        return Pipeline(self.name.pooling, self.read_calibrator(folder))
+
+    def checkpoints(self, folder: Path) -> list[Path]:
+        """Checkpoint files of all members, checked against their hashes; all problems in one error."""
+        paths = [Path(os.path.normpath(folder / member.checkpoint)) for member in self.members]
+        problems = [
+            f"member {member.name}: {path} " + ("has changed since" if path.is_file() else "is missing")
+            for member, path in zip(self.members, paths, strict=True)
+            if not path.is_file() or sha256(path) != member.sha256
+        ]
+        if problems:
+            listed = "\n  ".join(problems)
+            raise DeploymentError(
+                f"{folder} names networks that are not there as they were deployed:\n  {listed}\n"
+                "bring them back, or take stored outputs instead of images"
+            )
+        return paths
+
+    def refuse_others(self, manifest: Manifest, where: Path) -> None:
+        """Stop where a store's outputs are not of the kind that the pipeline was fitted on."""
+        ours = (self.class_names, self.spatial_dims, self.representation, len(self.members))
+        theirs = (manifest.class_names, manifest.spatial_dims, manifest.representation, manifest.num_members)
+        names = ("class_names", "spatial_dims", "representation", "num_members")
+        differing = [
+            f"{name}: {there} there, {here} deployed"
+            for name, here, there in zip(names, ours, theirs, strict=True)
+            if here != there
+        ]
+        if differing:
+            raise DeploymentError(f"{where} does not fit the deployed pipeline ({'; '.join(differing)})")

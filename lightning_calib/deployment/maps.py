@@ -1,0 +1,134 @@
+"""Calibrated maps as files: NIfTI where there is a geometry, safetensors and pictures elsewhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lightning_calib.data.atomic import atomic_path
+
+Precision = Literal["float32", "16bit", "8bit"]
+Array = NDArray[Any]
+
+# Largest error of a stored probability. float16 has steps of 2^-11 below 1, NIfTI's 16 bits are whole numbers.
+STATED_ERROR = {
+    ("float32", False): 0.0,
+    ("float32", True): 0.0,
+    ("16bit", False): 2.0**-12,
+    ("16bit", True): 0.5 / 65535,
+    ("8bit", False): 0.5 / 255,
+    ("8bit", True): 0.5 / 255,
+}
+_LEVELS = {"16bit": 65535, "8bit": 255}
+_UNSIGNED = {"16bit": np.uint16, "8bit": np.uint8}
+
+
+@dataclass(frozen=True)
+class CaseMaps:
+    """What is written of a case.
+
+    Attributes:
+        probs: calibrated probabilities ``(C, *S)``, float32.
+        mask: predicted classes ``(*S)``.
+        confidence: largest probability ``(*S)``.
+        geometry: affine and order of axes of a volume, where there is one.
+    """
+
+    probs: Tensor
+    mask: Tensor
+    confidence: Tensor
+    geometry: dict[str, Any] | None = None
+
+    @property
+    def is_nifti(self) -> bool:
+        """Whether the case goes into NIfTI files."""
+        return self.geometry is not None and "affine" in self.geometry and self.mask.ndim == 3
+
+
+def write_maps(folder: Path, case_id: str, maps: CaseMaps, precision: Precision, probabilities: bool) -> list[Path]:
+    """Write a case's files; each appears whole or not at all.
+
+    Args:
+        folder: where to.
+        case_id: start of the files' names.
+        maps: what to write.
+        precision: of probabilities and confidence.
+        probabilities: write the probabilities of all classes, too.
+
+    Returns:
+        The files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if maps.is_nifti:
+        return _write_nifti(folder, case_id, maps, precision, probabilities)
+    files = [_write_tensors(folder / f"{case_id}.safetensors", maps, precision, probabilities)]
+    if maps.mask.ndim == 2 and maps.probs.shape[0] <= 256:
+        pictures = {"mask": _small(maps.mask), "confidence": _whole(maps.confidence, 255, np.uint8)}
+        files += [_write_picture(folder / f"{case_id}_{name}.png", array) for name, array in pictures.items()]
+    return files
+
+
+def _write_tensors(path: Path, maps: CaseMaps, precision: Precision, probabilities: bool) -> Path:
+    arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
+    stored = {name: _encode(array, precision) for name, array in arrays.items()}
+    scale = "1" if precision != "8bit" else "255"
+    stored["mask"] = torch.from_numpy(_small(maps.mask).astype(np.int32))
+    with atomic_path(path) as aside:
+        save_file({k: v.contiguous() for k, v in stored.items()}, aside, metadata={"divide_by": scale})
+    return path
+
+
+def _encode(array: Tensor, precision: Precision) -> Tensor:
+    if precision == "8bit":
+        return torch.from_numpy(_whole(array, 255, np.uint8))
+    return array.to(torch.float16 if precision == "16bit" else torch.float32)
+
+
+def _write_nifti(folder: Path, case_id: str, maps: CaseMaps, precision: Precision, probabilities: bool) -> list[Path]:
+    assert maps.geometry is not None
+    affine = np.asarray(maps.geometry["affine"], dtype=np.float64)
+    arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
+    files = [_save_nifti(folder / f"{case_id}_mask.nii.gz", _small(maps.mask), affine, None)]
+    for name, array in arrays.items():
+        levels = _LEVELS.get(precision)
+        values = array.numpy() if levels is None else _whole(array, levels, _UNSIGNED[precision])
+        files.append(_save_nifti(folder / f"{case_id}_{name}.nii.gz", values, affine, levels))
+    return files
+
+
+def _save_nifti(path: Path, array: Array, affine: Array, levels: int | None) -> Path:
+    """Write ``([C,] D, H, W)`` as the file's ``(x, y, z[, C])``; whole numbers are scaled by the header."""
+    import nibabel  # of the extra `volumes`
+
+    image = nibabel.Nifti1Image(np.ascontiguousarray(array.T), affine)
+    if levels is not None:
+        image.header.set_slope_inter(1 / levels, 0)
+    aside = path.with_name(f".part.{path.name}")  # nibabel goes by the ending
+    try:
+        nibabel.save(image, aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
+def _write_picture(path: Path, array: Array) -> Path:
+    with atomic_path(path) as aside:
+        Image.fromarray(array).save(aside, format="PNG")
+    return path
+
+
+def _whole(array: Tensor, levels: int, kind: Any) -> Array:  # noqa: ANN401
+    """Nearest of ``levels + 1`` equal steps in [0, 1]."""
+    return np.asarray(np.rint(array.double().numpy() * levels), dtype=kind)
+
+
+def _small(mask: Tensor) -> Array:
+    """Class numbers in the smallest unsigned type that holds them."""
+    return np.asarray(mask.numpy(), dtype=np.uint8 if int(mask.max()) < 256 else np.uint16)

@@ -1,0 +1,67 @@
+"""Small real runs: trained members, stored outputs, a calibration run, the deployed folder."""
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import yaml
+from PIL import Image
+
+from lightning_calib.cli.calibrate import main
+from lightning_calib.data.shapes import Shapes
+from tests.training import tiny_config, train
+
+AFFINE = np.array([[0.0, 0.9, 0.0, -7.0], [0.8, 0.0, 0.0, 4.0], [0.0, 0.0, -2.5, 11.0], [0.0, 0.0, 0.0, 1.0]])
+
+
+def calibrate(*arguments) -> int:
+    """``python calibrate.py <arguments>``, without a process of its own."""
+    return main([str(argument) for argument in arguments])
+
+
+def calibrated_run(config: Path, pipelines: str, **options) -> Path:
+    """Train two members, predict, run the protocol; returns the run's folder."""
+    for seed in (0, 1):
+        train("fit", config, "--seed_everything", str(seed))
+    train("predict", config)
+    folder = config.parent / "runs" / "tiny"
+    settings = {"repeats": 2, "trials": 1, "cal": 0.3, "val": 0.3, "workers": 0, "report": "false"} | options
+    pairs = [text for name, value in settings.items() for text in (f"--{name}", value)]
+    code = calibrate("run", "--outputs", folder / "outputs", "--pipelines", pipelines, *pairs)
+    assert code == 0
+    return folder
+
+
+def image_run(folder: Path) -> Path:
+    """A 2D run on shapes, 24 pool images of 16 x 24 pixels."""
+    return calibrated_run(tiny_config(folder, pool=24), "identity(p),cms_op(p),ms_c(z)")
+
+
+def save_pool_pictures(folder: Path) -> None:
+    """The pool images of :func:`image_run` as PNG files."""
+    shapes = Shapes(num_train=8, num_val=3, num_pool=24, size=(16, 24))
+    folder.mkdir(parents=True)
+    for case in shapes.splits.pool:
+        Image.fromarray(shapes.draw(case)[0]).save(folder / f"{case.case_id}.png")
+
+
+def volume_run(folder: Path) -> Path:
+    """A 3D run on NIfTI files with an oblique affine, zero outside a box, by sliding windows."""
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        mask = np.zeros((12, 11, 10), np.uint8)
+        mask[4:8, 3:8, 3:7] = 1
+        image = np.zeros(mask.shape, np.float32)
+        image[1:11, 2:10, 1:9] = (10 + 5 * mask + rng.normal(0, 2, mask.shape))[1:11, 2:10, 1:9]
+        for part, array in (("images", image), ("masks", mask)):
+            path = folder / "data" / part / f"scan-{number:02d}.nii.gz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nibabel.save(nibabel.Nifti1Image(array, AFFINE), path)
+    path = tiny_config(folder, epochs=1)
+    config = yaml.safe_load(path.read_text())
+    options = {"root": str(folder / "data"), "class_names": ["rest", "core"], "content_only": True}
+    options |= {"patch_size": [8, 8, 8], "batch_size": 2, "pool_fraction": 0.6}
+    config["data"] = {"class_path": "lightning_calib.data.volume_folder.VolumeFolder", "init_args": options}
+    config["model"]["inference"] = {"window": [6, 6, 6]}
+    path.write_text(yaml.safe_dump(config))
+    return calibrated_run(path, "identity(z),ts(z)", repeats=1)

@@ -1,0 +1,104 @@
+"""The deployed folder and the module that loads it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from lightning_calib.calibrators import Pipeline
+from lightning_calib.data.store import OutputStore
+from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
+from lightning_calib.protocol.results import Results
+from lightning_calib.solvers.adam import mean_nll
+from tests.calibrators.helpers import randomized
+from tests.deployment.runs import calibrate
+
+
+def test_images_and_stored_outputs_give_the_same(run, deployed):
+    ensemble, store = CalibratedEnsemble.load(deployed), OutputStore(run / "outputs")
+    from lightning_calib.data.shapes import Shapes
+
+    shapes = Shapes(num_train=8, num_val=3, num_pool=24, size=(16, 24))
+    for batch in list(shapes.predict_dataloader())[:3]:
+        case = store[batch["case_id"][0]]
+        from_images, from_scores = ensemble(batch["image"]), ensemble.calibrate(case.logits[None])
+        torch.testing.assert_close(from_images.log_probs, from_scores.log_probs, rtol=1e-5, atol=1e-5)
+        assert torch.equal(from_images.mask, from_scores.mask)
+        assert torch.equal(from_scores.mask[0], case.pooled("p").argmax(0))
+        torch.testing.assert_close(from_scores.confidence, from_scores.log_probs.exp().amax(1))
+
+
+@pytest.mark.parametrize("name", ["cms_op", "cms_ap", "ets", "lts"])
+def test_the_mask_of_a_preserving_pipeline_is_the_pooled_argmax(name):
+    ensemble = CalibratedEnsemble(Pipeline("z", randomized(name, 4, seed=0)))
+    members = torch.randint(-1, 2, (1, 2, 4, 9, 9), generator=torch.Generator().manual_seed(0)).float()
+    assert torch.equal(ensemble.calibrate(members).mask, members.mean(1).argmax(1))
+
+
+def test_the_mask_of_a_free_pipeline_is_the_calibrated_argmax():
+    ensemble = CalibratedEnsemble(Pipeline("z", randomized("ms", 4, seed=0)))
+    result = ensemble.calibrate(torch.randn(1, 2, 4, 9, 9, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(result.mask, result.log_probs.argmax(1))
+
+
+def test_the_refit_uses_all_cases_and_is_no_worse_on_them(run, deployed):
+    deployment, store = Deployment.load(deployed), OutputStore(run / "outputs")
+    assert deployment.fit["num_cases"] == len(store)
+    assert deployment.fit["certificate"]["converged"]
+    batches = [(case.pooled("p")[None], case.target[None], None) for case in store]
+    final = mean_nll(deployment.read_calibrator(deployed), batches, None)[0]
+    results = Results.open(run / "calibration")
+    for repeat in results.repeats:
+        assert final < mean_nll(results.calibrator(repeat, "cms_op(p)"), batches, None)[0] + 1e-6
+
+
+def test_cal_and_val_of_a_repeat_leave_its_test_cases_out(run, tmp_path):
+    where = ["--destination", tmp_path, "--cases", "cal_val", "--repeat", "1", "--networks", "false"]
+    assert calibrate("deploy", "--calibration", run / "calibration", "--pipeline", "ms_c(z)", *where) == 0
+    split = Results.open(run / "calibration").split(1)
+    reference = json.loads((tmp_path / "reference.json").read_text())["cases"]
+    assert {case["case_id"] for case in reference} == {*split["cal"], *split["val"]}
+    assert Deployment.load(tmp_path).network is None
+
+
+def test_the_card_tells_what_a_user_needs(deployed):
+    text = (deployed / "README.md").read_text()
+    for words in ("cms_op(p)", "identity(p)", "NLL", "disc", "24 cases (all pool cases)", "reliability.png"):
+        assert words in text
+    assert (deployed / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_audit_is_attached(run, tmp_path):
+    (tmp_path / "certificate.json").write_text('{"flips": 0}')
+    where = ["--destination", tmp_path / "d", "--audit", tmp_path / "certificate.json", "--networks", "false"]
+    assert calibrate("deploy", "--calibration", run / "calibration", "--pipeline", "identity(p)", *where) == 0
+    assert json.loads((tmp_path / "d" / "audit.json").read_text()) == {"flips": 0}
+    assert "audit.json" in (tmp_path / "d" / "README.md").read_text()
+
+
+def test_a_moved_run_still_finds_its_networks(run, deployed, tmp_path):
+    moved = tmp_path / "elsewhere"
+    for part in ("deployed", "members"):
+        shutil.copytree(run / part, moved / part)
+    assert len(CalibratedEnsemble.load(moved / "deployed").members) == 2
+
+
+def test_what_is_not_whole_is_refused(run, deployed, tmp_path):
+    shutil.copytree(deployed, tmp_path / "deployed")
+    with pytest.raises(DeploymentError, match="is missing"):
+        CalibratedEnsemble.load(tmp_path / "deployed")  # the members are not beside it
+    ensemble = CalibratedEnsemble.load(tmp_path / "deployed", networks=False)
+    with pytest.raises(DeploymentError, match="cannot take images"):
+        ensemble(torch.zeros(1, 3, 8, 8))
+    shutil.copy(run / "calibration/repeats/0/cms_op-p/calibrator.safetensors", tmp_path / "deployed")
+    with pytest.raises(DeploymentError, match="hash differs"):
+        CalibratedEnsemble.load(tmp_path / "deployed", networks=False)
+    (tmp_path / "deployed" / "deployment.json").write_text("{}")
+    with pytest.raises(DeploymentError, match="does not describe"):
+        Deployment.load(tmp_path / "deployed")
+
+
+def test_unknown_pipelines_are_refused(run, capsys):
+    assert calibrate("deploy", "--calibration", run / "calibration", "--pipeline", "ts(z)") == 2
+    assert "no scores of ts(z)" in capsys.readouterr().err
