@@ -215,9 +215,11 @@ def test_log_probabilities_have_no_free_energy_to_show(tmp_path):
 
 
 def test_the_command_writes_beside_the_calibration_folder(small, capsys):
-    assert main(["report", "--calibration", str(small / "calibration")]) == 0
+    assert main(["report", "--calibration", str(small / "calibration"), "--preserve", "none"]) == 0
     assert str(small / "report" / "index.html") in capsys.readouterr().out
-    assert (small / "report" / "index.html").is_file()
+    choice = Results.open(small / "calibration").summary["recommendation"]["none"]["pipeline"]
+    assert choice != "ts(z)"
+    assert f"Deploy {choice}." in read(small / "report" / "index.html").sections["answer"]
 
 
 def test_the_command_refuses_a_folder_without_results(tmp_path, capsys):

@@ -114,7 +114,7 @@ def _others(inputs: Inputs) -> list[dict[str, Any]]:
     told = []
     for constraint, meaning in _CONSTRAINTS.items():
         choice = inputs.results.summary["recommendation"].get(constraint)
-        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.constraint}
+        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.preserve}
         if choice is not None:
             scores = {key: choice["test"].get(key, {}).get("mean") for key in HEADLINE_METRICS}
             told_scores = {key: format_metric(COLUMN[key], value, _decimals(key)) for key, value in scores.items()}
