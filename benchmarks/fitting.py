@@ -5,22 +5,25 @@ python benchmarks/fitting.py --quick          a small version of everything
 """
 
 import logging
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from _fitting_data import MappedImages, voxels
-from _measure import markdown, measure
+from _measure import Measured, markdown, measure
 from jsonargparse import auto_cli
 from torch import Tensor
 
 from lightning_calib.calibrators import build
 from lightning_calib.solvers import fit, mean_nll
 
-HEADER = ("fit", "library", "seconds", "times ours", "NLL", "NLL - ours", "MiB", "passes")
+HEADER = ("fit", "library", "seconds", "times ours", "CPU seconds", "times ours", "NLL", "NLL - ours", "MiB", "passes")
 LogProbs = Callable[[Tensor], Tensor]
 
 
@@ -31,15 +34,34 @@ class Row:
     fit: str
     library: str
     seconds: float
+    processor: float
     nll: float
     mebibytes: float
     passes: str = ""
 
     def cells(self, ours: "Row") -> list[str]:
         """As text, next to our own figures."""
-        ratio, gap = self.seconds / ours.seconds, self.nll - ours.nll
-        figures = [f"{self.seconds:.2f}", f"{ratio:.1f}", f"{self.nll:.6f}", f"{gap:+.1e}", f"{self.mebibytes:.0f}"]
+        ratio, busy = self.seconds / ours.seconds, self.processor / ours.processor
+        times = [f"{self.seconds:.2f}", f"{ratio:.1f}", f"{self.processor:.2f}", f"{busy:.1f}"]
+        figures = [*times, f"{self.nll:.6f}", f"{self.nll - ours.nll:+.1e}", f"{self.mebibytes:.0f}"]
         return [self.fit, self.library, *figures, self.passes]
+
+
+class Table(list[list[str]]):
+    """Rows that are also printed as they come: the whole takes minutes."""
+
+    def add(self, rows: list[list[str]]) -> None:
+        """Print and keep rows."""
+        for row in rows:
+            print("  ".join(row), file=sys.stderr, flush=True)
+        self.extend(rows)
+
+
+def timed(function: Callable[[], Any]) -> tuple[Measured, float]:
+    """Wall-clock time and memory, and the processors' time, which a busy machine does not change."""
+    begin = time.process_time()
+    run = measure(function)
+    return run, time.process_time() - begin
 
 
 def nll_of(log_probs: Tensor, target: Tensor) -> float:
@@ -102,22 +124,23 @@ def ours(name: str, logits: Tensor, target: Tensor, rounds: int = 1, solver: str
     runs, calibrators = [], []
     for _ in range(rounds):
         calibrators.append(build(name, logits.shape[1]))
-        runs.append(measure(lambda: fit(calibrators[-1], logits, target, solver=solver, **options)))
-    best = min(runs, key=lambda run: run.seconds)
+        runs.append(timed(lambda: fit(calibrators[-1], logits, target, solver=solver, **options)))
+    best, processor = min(runs, key=lambda run: run[0].seconds)
     nll = mean_nll(calibrators[-1], [(logits, target, None)])[0]
     label = "lightning_calib" if solver == "auto" else f"lightning_calib, {solver}"
-    return Row(name, label, best.seconds, nll, max(run.mebibytes for run in runs), str(best.value.passes))
+    memory = max(run.mebibytes for run, _ in runs)
+    return Row(name, label, best.seconds, processor, nll, memory, str(best.value.passes))
 
 
-def compare(name: str, logits: Tensor, target: Tensor, peers: bool, rounds: int) -> list[list[str]]:
+def compare(name: str, logits: Tensor, target: Tensor, peers: list[str], rounds: int) -> list[list[str]]:
     """Our fit of voxels ``(C, n)`` without regulariser, then the peers' fits of the same."""
     own = ours(name, logits[None], target[None], rounds, lam=0.0, mu=0.0)
     rows = [own]
     voxel_rows = logits.T.contiguous()
     for library, (function, names) in PEERS.items():
-        if peers and name in names:
-            run = measure(lambda: function(name, voxel_rows, target))  # noqa: B023
-            rows.append(Row(name, library, run.seconds, nll_of(run.value.detach(), target), run.mebibytes))
+        if library in peers and name in names:
+            run, processor = timed(lambda: function(name, voxel_rows, target))  # noqa: B023
+            rows.append(Row(name, library, run.seconds, processor, nll_of(run.value.detach(), target), run.mebibytes))
     return [row.cells(own) for row in rows]
 
 
@@ -143,15 +166,22 @@ def memory(sizes: tuple[int, ...], num_classes: int = 8) -> list[list[str]]:
         for size in sizes:
             images = MappedImages(Path(folder), size, num_classes)
             for name in ("ms", "cms_ap"):
-                run = measure(lambda: fit(build(name, num_classes), images))  # noqa: B023
+                run, processor = timed(lambda: fit(build(name, num_classes), images))  # noqa: B023
                 label = f"{name}, {size:,} x {num_classes} mapped"
-                row = Row(label, "lightning_calib", run.seconds, run.value.nll, run.mebibytes, str(run.value.passes))
+                figures = (run.seconds, processor, run.value.nll, run.mebibytes, str(run.value.passes))
+                row = Row(label, "lightning_calib", *figures)
                 rows.append(row.cells(row))
     return rows
 
 
 def main(
-    voxel_count: int = 1_000_000, num_classes: int = 20, rounds: int = 3, peers: bool = True, quick: bool = False
+    voxel_count: int = 1_000_000,
+    num_classes: int = 20,
+    rounds: int = 3,
+    threads: int = 2,
+    peers: list[str] = [*PEERS],  # noqa: B006  # jsonargparse shows it
+    parts: list[str] = ["peers", "alone", "classes", "memory"],  # noqa: B006
+    quick: bool = False,
 ) -> None:
     """Print the table.
 
@@ -159,25 +189,29 @@ def main(
         voxel_count: voxels of the side-by-side comparison.
         num_classes: their classes.
         rounds: repetitions of our own fits, of which the fastest counts.
-        peers: whether to run the other libraries.
+        threads: processor cores to use.
+        peers: libraries to compare with.
+        parts: which parts of the table to run.
         quick: a tenth of the voxels and short memory rows.
     """
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    torch.set_num_threads(2)
+    torch.set_num_threads(threads)
     voxel_count = voxel_count // 10 if quick else voxel_count
-    logits, target = voxels(voxel_count, num_classes)
     print(f"{voxel_count:,} voxels, {num_classes} classes, {torch.get_num_threads()} threads")
+    logits, target = voxels(voxel_count, num_classes)
     fit(build("ms", num_classes), logits[None, :, :50_000], target[None, :50_000])  # warm up
-    rows = []
-    for name in ("ts", "vs", "ms", "dc"):
-        rows += compare(name, logits, target, peers, rounds)
-    rows += alone(logits, target)
-    many, many_target = voxels(voxel_count // 5, 118)
-    for name in ("ms", "cms_ap"):
+    rows = Table()
+    for name in ("ts", "vs", "ms", "dc") if "peers" in parts else ():
+        rows.add(compare(name, logits, target, peers, rounds))
+    if "alone" in parts:
+        rows.add(alone(logits, target))
+    for name in ("ms", "cms_ap") if "classes" in parts else ():
+        many, many_target = voxels(voxel_count // 5, 118)
         row = ours(name, many[None], many_target[None])
-        rows.append([f"{name}, {voxel_count // 5:,} x 118", *row.cells(row)[1:]])
-    rows += memory((100_000, 1_000_000) if quick else (1_000_000, 10_000_000, 50_000_000))
+        rows.add([[f"{name}, {voxel_count // 5:,} x 118", *row.cells(row)[1:]]])
+    if "memory" in parts:
+        rows.add(memory((100_000, 1_000_000) if quick else (1_000_000, 10_000_000, 50_000_000)))
     print(markdown(HEADER, rows))
 
 
