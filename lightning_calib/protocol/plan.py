@@ -19,8 +19,8 @@ from lightning_calib.data.store import OutputStore
 from lightning_calib.data.stored import Outside, StoredOutputsDataModule
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.protocol.fitting import Solver
 from lightning_calib.protocol.layout import RESULTS_VERSION
+from lightning_calib.solvers.fit import Solver
 
 LOCAL = ("lts", "lts_ti")  # calibrators that look at neighbours: fitted by Adam over whole images
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
@@ -113,8 +113,9 @@ class Protocol:
 
     def trials_of(self, task: Task) -> int:
         """Trials that a task gets."""
-        local = task.name.calibrator in LOCAL and self.lts_trials is not None
-        return self.lts_trials if local and self.lts_trials is not None else self.trials
+        if task.name.calibrator in LOCAL and self.lts_trials is not None:
+            return self.lts_trials
+        return self.trials
 
     def split(self, repeat: int) -> Split:
         """Cases of the parts of a repeat."""

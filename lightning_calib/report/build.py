@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lightning_calib.data.atomic import write_text
 from lightning_calib.protocol.layout import ResultsError
+from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt
@@ -12,9 +13,13 @@ from lightning_calib.report.style import look
 from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 
 _PNG_DPI = 130
+FIGURES = (
+    *("comparisons", "reliability", "bands", "confidence", "flips", "free-energy"),
+    *("temperatures", "matrices", "experts", "temperature-maps"),
+)
 
 
-def build_report(calibration: Path, outputs: Path | None, destination: Path) -> Path:
+def build_report(calibration: Path, outputs: Path | None, destination: Path, preserve: Preserve = "order") -> Path:
     """Write the report of a calibration run.
 
     Sections whose inputs are missing say so; the page is written all the same.
@@ -23,6 +28,7 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path) -> 
         calibration: folder that ``calibrate.py run`` wrote.
         outputs: the frozen outputs behind it, for the maps; None tries the folder that the run recorded.
         destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex`` and ``figures/``.
+        preserve: what the pipeline in the headline must keep of the ensemble's ranking of the classes.
 
     Returns:
         Path of ``index.html``.
@@ -30,7 +36,7 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path) -> 
     Raises:
         ResultsError: where ``calibration`` holds no results at all.
     """
-    inputs = Inputs.open(calibration, outputs)
+    inputs = Inputs.open(calibration, outputs, preserve)
     sections = [attempt(key, title, make, inputs) for key, title, make in SECTIONS]
     destination.mkdir(parents=True, exist_ok=True)
     _write_tables(inputs, destination)
@@ -55,6 +61,8 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
 def _write_figures(sections: list[Section], folder: Path) -> None:
     """Every figure as a PNG on white, for slides and papers."""
     folder.mkdir(exist_ok=True)
+    for name in FIGURES:  # those of an earlier report that this one does not have would be taken for its own
+        (folder / f"{name}.png").unlink(missing_ok=True)
     for section in sections:
         for picture in section.pictures:
             with look():

@@ -10,9 +10,20 @@ from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.store import OutputStore
+from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.results import Results
 from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.tables import MainTable, Row, main_table
+
+
+def first_line(text: str) -> str:
+    r"""An error without its traceback.
+
+    Example:
+        >>> first_line("ValueError: no\nTraceback (most recent call last):")
+        'ValueError: no'
+    """
+    return text.strip().partition("\n")[0]
 
 
 class MissingInput(ValueError):
@@ -27,24 +38,26 @@ class Inputs:
         results: what ``calibrate.py run`` wrote.
         store: the frozen outputs; None where they could not be opened.
         store_problem: why not.
+        preserve: what the deployed pipeline must keep.
     """
 
     results: Results
     store: OutputStore | None
     store_problem: str = ""
+    preserve: Preserve = "order"
 
     @classmethod
-    def open(cls, calibration: Path, outputs: Path | None) -> "Inputs":
+    def open(cls, calibration: Path, outputs: Path | None, preserve: Preserve = "order") -> "Inputs":
         """Open a run; without ``outputs`` the folder that its settings name is tried."""
         results = Results.open(calibration)
         recorded = results.settings.get("outputs")
         folder = outputs or (Path(recorded) if recorded else None)
         if folder is None:
-            return cls(results, None, "no output store was given")
+            return cls(results, None, "no output store was given", preserve)
         try:
-            return cls(results, OutputStore(folder))
+            return cls(results, OutputStore(folder), preserve=preserve)
         except (StoreError, OSError) as problem:
-            return cls(results, None, str(problem))
+            return cls(results, None, str(problem), preserve)
 
     @property
     def outputs(self) -> OutputStore:
@@ -64,13 +77,16 @@ class Inputs:
 
     @cached_property
     def notes(self) -> dict[str, str]:
-        """What is to be said about pipelines without scores in all repeats."""
-        errors = {(failure.repeat, failure.pipeline): failure.error for failure in self.results.failures}
-        notes: dict[str, list[str]] = {}
+        """Which repeats a pipeline has no scores in, with the first line of the first error."""
+        errors = {(f.repeat, f.pipeline): first_line(f.error) for f in self.results.failures}
+        absent: dict[str, list[int]] = {}
         for repeat, name in self.results.missing:
-            reason = errors.get((repeat, name), "no scores were written")
-            notes.setdefault(name, []).append(f"repeat {repeat}: {reason}")
-        return {name: "; ".join(reasons) for name, reasons in notes.items()}
+            absent.setdefault(name, []).append(repeat)
+        return {
+            name: f"no scores in repeat {' and '.join(map(str, repeats))}: "
+            + errors.get((repeats[0], name), "none were written")
+            for name, repeats in absent.items()
+        }
 
     @property
     def scored(self) -> list[str]:
@@ -83,24 +99,19 @@ class Inputs:
         return [r for r in self.results.repeats if self.results.cases_of(r, pipeline)]
 
     @property
-    def constraint(self) -> str:
-        """What the deployed pipeline must keep: the run's own constraint, or the order of the classes."""
-        return str(self.results.settings.get("preserve") or "order")
-
-    @property
     def recommendation(self) -> dict[str, Any]:
-        """The recommendation under the run's constraint."""
-        found: dict[str, Any] | None = self.results.summary["recommendation"].get(self.constraint)
+        """The recommendation under the user's constraint."""
+        found: dict[str, Any] | None = self.results.summary["recommendation"].get(self.preserve)
         if found is None:
             raise MissingInput(
-                f"No pipeline that preserves {self.constraint!r} has scores in all repeats, so none is recommended."
+                f"No pipeline that preserves {self.preserve!r} has scores in all repeats, so none is recommended."
             )
         return found
 
     @property
     def deployed(self) -> str | None:
         """The recommended pipeline; None where none qualifies."""
-        found = self.results.summary["recommendation"].get(self.constraint)
+        found = self.results.summary["recommendation"].get(self.preserve)
         return None if found is None else str(found["pipeline"])
 
     @property
