@@ -102,6 +102,8 @@ def _facts(deployment: Deployment) -> str:
         f"- images: {'taken' if deployment.network else 'not taken, only stored member outputs'}",
         f"- written by: {', '.join(f'{name} {number}' for name, number in deployment.versions.items())}",
     ]
+    if "nll" in fit:
+        rows.insert(3, f"- NLL of these cases: {fit['nll']:.4f}, {fit['identity_nll']:.4f} without calibration")
     rows += [f"- note: {fit['note']}"] if fit.get("note") else []
     rows += [f"- warning of the fit: {warning}" for warning in fit["certificate"].get("warnings", [])]
     rows += [f"- audit: `{AUDIT}`"] if fit.get("audited") else []

@@ -46,38 +46,46 @@ def deploy(
     name = PipelineName.parse(pipeline)
     refuse_foreign(results, store, str(name))
     certificate = None if audit is None else read_audit(audit)
-    manifest, run = store.manifest, store.path.resolve().parent
-    config = training_config(manifest, run) if networks else None
+    config = training_config(store.manifest, store.path.resolve().parent) if networks else None
     taken = training_facts(config) if config is not None else {}
     calibrator, fit = refit(results, store, name, cases, repeat)
     folder.mkdir(parents=True, exist_ok=True)
     for outdated in (DEPLOYMENT, AUDIT):  # what is half written must not pass for what was there before
         (folder / outdated).unlink(missing_ok=True)
     described = {"pipeline": str(name), "hyperparameters": fit["hyperparameters"]}
-    save_calibrator(folder / CALIBRATOR, calibrator, list(manifest.class_names), plain(described))
+    save_calibrator(folder / CALIBRATOR, calibrator, list(store.manifest.class_names), plain(described))
     if certificate is not None:
         write_text(folder / AUDIT, json.dumps(certificate, indent=1) + "\n")
-    deployment = Deployment(
-        pipeline=str(name),
+    ensemble = CalibratedEnsemble(Pipeline(name.pooling, calibrator.eval().requires_grad_(False)))
+    reference = fitting_cases(results, store, cases, repeat)
+    save_statistics(folder / REFERENCE, (case_statistics(store[case_id], ensemble) for case_id in reference))
+    fit |= {"outputs_sha256": sha256(store.path / MANIFEST), "audited": certificate is not None}
+    deployment = describe(results, store, folder, str(name), fit, taken)
+    write_card(folder, deployment, results)
+    deployment.save(folder)
+    return deployment
+
+
+def describe(
+    results: Results, store: OutputStore, folder: Path, pipeline: str, fit: dict[str, Any], taken: dict[str, Any]
+) -> Deployment:
+    """What ``deployment.json`` says; ``taken`` are the facts that images need."""
+    manifest = store.manifest
+    return Deployment(
+        pipeline=pipeline,
         dataset=manifest.dataset,
         class_names=manifest.class_names,
         spatial_dims=manifest.spatial_dims,
-        members=member_references(manifest, run, folder.resolve()),
+        members=member_references(manifest, store.path.resolve().parent, folder.resolve()),
         representation=manifest.representation,
         background=manifest.background,
         ignore_index=manifest.ignore_index,
         calibrator_sha256=sha256(folder / CALIBRATOR),
-        fit=plain(fit | {"outputs_sha256": sha256(store.path / MANIFEST), "audited": certificate is not None}),
-        estimate=plain(results.summary["pipelines"][str(name)]["metrics"]),
+        fit=plain(fit),
+        estimate=plain(results.summary["pipelines"][pipeline]["metrics"]),
         versions={package: version(package) for package in _PACKAGES},
         **taken,
     )
-    ensemble = CalibratedEnsemble(Pipeline(name.pooling, calibrator.eval().requires_grad_(False)))
-    reference = fitting_cases(results, store, cases, repeat)
-    save_statistics(folder / REFERENCE, (case_statistics(store[case_id], ensemble) for case_id in reference))
-    write_card(folder, deployment, results)
-    deployment.save(folder)
-    return deployment
 
 
 def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:

@@ -1,6 +1,7 @@
 """Calibrators as graphs that run without this library: ``torch.export`` and ONNX."""
 
 import copy
+import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 
 from lightning_calib.calibrators import Calibrator, Pipeline
 from lightning_calib.data.atomic import atomic_path
+from lightning_calib.deployment.folder import DeploymentError
 from lightning_calib.deployment.result import calibrated
 from lightning_calib.functional.pooling import pool
 
@@ -108,6 +110,8 @@ def save_onnx(
         num_members: members of the ensemble.
         dtype: type of the scores that the graph takes.
     """
+    if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
+        raise DeploymentError(f'ONNX files need {" and ".join(missing)}: pip install "lightning-calib[export]"')
     program = export_program(module, num_members, dtype)
     with quiet():
         converted = torch.onnx.export(

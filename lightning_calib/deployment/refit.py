@@ -7,12 +7,13 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning import Callback
 
-from lightning_calib.calibrators import Calibrator, PipelineName, build
+from lightning_calib.calibrators import Calibrator, Identity, PipelineName, build
 from lightning_calib.data.store import OutputStore
 from lightning_calib.data.stored import StoredOutputsDataModule
 from lightning_calib.protocol.fitting import quiet_trainer
 from lightning_calib.protocol.results import Results
 from lightning_calib.protocol.space import Values
+from lightning_calib.solvers.adam import mean_nll
 from lightning_calib.solvers.fit import Solver, choose_solver, fit
 from lightning_calib.tasks.calibration import CalibrationTask
 
@@ -77,9 +78,9 @@ def refit(
     data = StoredOutputsDataModule(
         store, name.pooling, cal=ids, val=0, test=0, outside=settings.get("outside", "exclude")
     )
-    seed = int(settings["seed"])
-    torch.manual_seed(seed)  # the gates of local temperature scaling start at random
-    calibrator = build(name.calibrator, data.num_classes, data.spatial_dims)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(settings["seed"]))  # the gates of local temperature scaling start at random
+        calibrator = build(name.calibrator, data.num_classes, data.spatial_dims)
     facts: dict[str, Any] = {"cases": cases, "repeat": repeat if cases == "cal_val" else None, "num_cases": len(ids)}
     facts |= {"outside": data.cases.outside, "hyperparameters": {}, "certificate": {}}
     if not list(calibrator.parameters()):
@@ -88,25 +89,43 @@ def refit(
     if values is None:
         return calibrator, facts | {"note": "no calibration was as good on val in at least half of the repeats"}
     solver: Solver = settings.get("solver", "auto")
-    solver = choose_solver(calibrator) if solver == "auto" else solver
+    if solver == "auto":
+        solver = choose_solver(calibrator)
     if solver == "adam":
-        epochs = best_epochs(results, str(name))
-        calibrator, certificate = _descend(calibrator, data, values, epochs)
-        return calibrator, facts | {"hyperparameters": values, "epochs": epochs, "certificate": certificate}
-    batches = data.batches("cal")
+        certificate = _descend(calibrator, data, values, best_epochs(results, str(name)), int(settings["seed"]))
+    else:
+        certificate = _solve(calibrator, data, values, solver)
+    facts |= {"hyperparameters": values, "certificate": certificate}
+    return calibrator, facts | _gain(calibrator, data)
+
+
+def _gain(calibrator: Calibrator, data: StoredOutputsDataModule) -> dict[str, float]:
+    """NLL of the fitted cases with and without calibration; a fit that made it worse is refused."""
+    identity = Identity(data.num_classes, data.spatial_dims)
+    nll, without = (mean_nll(each, data.batches("cal"), data.ignore_index)[0] for each in (calibrator, identity))
+    if not nll <= without * (1 + 1e-6):
+        raise ValueError(
+            f"the last fit of {calibrator.name} has an NLL of {nll:.4f} on its own cases, {without:.4f} without "
+            "calibration: search longer (calibrate.py run --trials), or deploy another pipeline"
+        )
+    return {"nll": nll, "identity_nll": without}
+
+
+def _solve(calibrator: Calibrator, data: StoredOutputsDataModule, values: Values, solver: Solver) -> dict[str, Any]:
+    """Fit to the optimum, in place."""
     options: dict[str, Any] = dict(values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the certificate holds them; they are told from there
-        certificate = fit(calibrator, batches, ignore_index=data.ignore_index, solver=solver, **options).to_dict()
-    return calibrator, facts | {"hyperparameters": values, "certificate": certificate}
+        return fit(calibrator, data.batches("cal"), ignore_index=data.ignore_index, solver=solver, **options).to_dict()
 
 
 def _descend(
-    calibrator: Calibrator, data: StoredOutputsDataModule, values: Values, epochs: int
-) -> tuple[Calibrator, dict[str, Any]]:
-    """Adam for a fixed number of epochs."""
+    calibrator: Calibrator, data: StoredOutputsDataModule, values: Values, epochs: int, seed: int
+) -> dict[str, Any]:
+    """Adam for a fixed number of epochs, in place."""
     options: dict[str, Any] = dict(values)
     task = FixedEpochs(calibrator, data.num_classes, data.spatial_dims, data.ignore_index, solver="adam", **options)
-    data.train_batches = task.batches
+    data.train_batches, data.seed = task.batches, seed
     quiet_trainer(accelerator="auto", max_epochs=epochs, limit_val_batches=0).fit(task, data)
-    return task.calibrator.cpu(), {"solver": "adam", "passes": epochs}
+    calibrator.cpu()
+    return {"solver": "adam", "passes": epochs}

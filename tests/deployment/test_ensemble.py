@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import Pipeline
+from lightning_calib.data.shapes import Shapes
 from lightning_calib.data.store import OutputStore
 from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
 from lightning_calib.protocol.results import Results
@@ -17,8 +18,6 @@ from tests.deployment.runs import calibrate
 
 def test_images_and_stored_outputs_give_the_same(run, deployed):
     ensemble, store = CalibratedEnsemble.load(deployed), OutputStore(run / "outputs")
-    from lightning_calib.data.shapes import Shapes
-
     shapes = Shapes(num_train=8, num_val=3, num_pool=24, size=(16, 24))
     for batch in list(shapes.predict_dataloader())[:3]:
         case = store[batch["case_id"][0]]

@@ -8,7 +8,9 @@ import pytest
 import scipy.stats
 import torch
 
+from lightning_calib.calibrators import Pipeline
 from lightning_calib.data.store import OutputStore
+from lightning_calib.data.writer import OutputWriter
 from lightning_calib.deployment import CalibratedEnsemble
 from lightning_calib.deployment.monitor import draw, ks_distance, monitor, stability_index
 from lightning_calib.deployment.statistics import CaseStatistics, case_statistics, load_statistics
@@ -80,8 +82,6 @@ def test_correlated_cases_of_few_groups_raise_the_thresholds():
 
 def test_statistics_of_a_case(tmp_path):
     store = write_store(tmp_path / "outputs", cases=6, members=3, valid=True)
-    from lightning_calib.calibrators import Pipeline
-
     ensemble = CalibratedEnsemble(Pipeline.parse("identity(z)", 4))
     case = store["case-00"]
     found = case_statistics(case, ensemble)
@@ -99,6 +99,13 @@ def test_statistics_of_a_case(tmp_path):
     assert found.mean_energy == pytest.approx(np.log(np.exp(pooled).sum(0)).mean(), abs=0.05)
 
 
+def test_pooled_stores_have_no_votes(tmp_path):
+    store = write_store(tmp_path / "outputs", cases=1, keep="pooled")
+    found = case_statistics(store["case-00"], CalibratedEnsemble(Pipeline.parse("ts(p)", 4)))
+    assert found.votes is None
+    assert found.dissent is None
+
+
 def test_the_command_tells_by_its_exit_code(run, deployed, tmp_path, capsys):
     assert calibrate("monitor", "--deployed", deployed, "--outputs", run / "outputs", "--json") == 0
     verdict = json.loads(capsys.readouterr().out)
@@ -111,8 +118,6 @@ def test_the_command_tells_by_its_exit_code(run, deployed, tmp_path, capsys):
 
 def corrupted_copy(store, folder):
     """The same cases with noise on the members' logits."""
-    from lightning_calib.data.writer import OutputWriter
-
     m = store.manifest
     writer = OutputWriter(folder, m.dataset, m.class_names, m.spatial_dims, m.members, m.background, m.ignore_index)
     generator = torch.Generator().manual_seed(0)
