@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -123,9 +124,25 @@ def save_onnx(
             verbose=False,
         )
     assert converted is not None
+    model = converted.model_proto
+    tidy(model, {axis: str(dim.__name__) for axis, dim in dynamic_axes(CalibrationGraph(module)).items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as aside:
-        converted.save(aside, external_data=False)
+        aside.write_bytes(model.SerializeToString())
+
+
+def tidy(model: Any, names: dict[int, str]) -> None:  # noqa: ANN401  # of onnx, an optional library
+    """Name the free sizes, and take out what the exporter notes about this machine's source files."""
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    del model.graph.value_info[:]  # sizes of intermediate results; every runtime infers them
+    sizes = model.graph.input[0].type.tensor_type.shape.dim
+    symbols = {sizes[axis].dim_param: name for axis, name in names.items()}
+    for value in (*model.graph.input, *model.graph.output):
+        del value.metadata_props[:]
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param:
+                size.dim_param = symbols.get(size.dim_param, size.dim_param)
 
 
 @contextmanager

@@ -39,6 +39,11 @@ def onnx_outputs(path, scores):
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (entry,) = session.get_inputs()
     assert [output.name for output in session.get_outputs()] == ["log_probs", "mask", "confidence"]
+    dims = scores.ndim - (3 if entry.name == "member_logits" else 2)
+    free = ["batch", *("depth", "height", "width")[-dims:]]
+    assert [size for size in entry.shape if isinstance(size, str)] == free
+    assert session.get_outputs()[1].shape == free
+    assert b"lightning_calib" not in path.read_bytes()  # nothing of the machine that wrote it
     return [torch.from_numpy(array) for array in session.run(None, {entry.name: scores.numpy()})]
 
 
