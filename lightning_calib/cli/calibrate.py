@@ -35,7 +35,10 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
 
 
 class Parser(ArgumentParser):
-    """Parser whose switches need no value: ``--json`` says the same as ``--json true``."""
+    """Parser that guesses nothing and whose switches need no value: ``--json`` says the same as ``--json true``."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **(options | {"allow_abbrev": False}))  # --repeat is not --repeats
 
     def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
         """Add an argument; a boolean one gets ``true`` as its value where none is written."""

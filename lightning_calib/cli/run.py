@@ -53,7 +53,9 @@ def run(
     count = _cores() if workers is None else workers
     summary = run_protocol(settings, folder, count, display=not json, start=quiet)
     results = Results.open(folder)
-    page = build_report(folder, Path(settings.outputs), folder.resolve().parent / "report") if report else None
+    page = (
+        build_report(folder, Path(settings.outputs), folder.resolve().parent / "report", preserve) if report else None
+    )
     figures = {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))} if page else {}
     track(tracked_runs(results, figures), logger, experiment or home.name, folder.resolve().parent / "tracking")
     if json:
