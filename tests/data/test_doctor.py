@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from lightning_calib.data.cases import Case, Splits
 from lightning_calib.data.doctor import examine, has_errors, record_images
-from lightning_calib.data.doctor.images import hash_folder, image_hash
+from lightning_calib.data.doctor.images import IMAGES, hash_folder, image_hash, remember_images
 from lightning_calib.data.doctor.sample import take_sample
-from lightning_calib.data.manifest import MANIFEST, Manifest, Member, StoreError
+from lightning_calib.data.manifest import Member, StoreError
 from lightning_calib.data.store import OutputStore
 from lightning_calib.data.writer import OutputWriter
 from tests.stores import blocky_target, member_logits, write_store
@@ -270,6 +271,20 @@ def test_an_image_of_the_pool_set_among_those_of_training(healthy, tmp_path):
         hash_folder(tmp_path / "absent")
 
 
+def test_prediction_remembers_the_images_of_all_parts(healthy, tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "copy of a").write_bytes(b"a")
+    part = {name: [Case(name, (tmp_path / name,))] for name in ("a", "b", "c", "copy of a")}
+    remember_images(healthy.path, Splits(part["b"], part["c"], part["a"]))
+    assert examine(healthy) == []
+    remember_images(healthy.path, Splits(part["b"], part["copy of a"], part["a"]))
+    assert names(examine(healthy)) == ["training_leak"]
+    (healthy.path / IMAGES).unlink()
+    remember_images(healthy.path, Splits([Case("made up")], [], [Case("made up, too")]))
+    assert not (healthy.path / IMAGES).exists()
+
+
 def test_packing_does_not_change_the_hash_of_an_image(tmp_path):
     for name, date in (("a.nii.gz", 1), ("b.nii.gz", 2)):
         with gzip.GzipFile(tmp_path / name, "wb", mtime=date) as file:
@@ -312,8 +327,6 @@ def test_an_examination_reads_a_part_of_large_cases(tmp_path):
 def test_bad_options_are_refused(healthy):
     with pytest.raises(ValueError, match="voxels = 0"):
         examine(healthy, voxels=0)
-    manifest = Manifest.load(healthy.path / MANIFEST)
-    assert manifest.num_members == 3
     (healthy.path / "images.json").write_text("[]")
     with pytest.raises(StoreError, match=r"images\.json"):
         examine(healthy)

@@ -4,9 +4,11 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from lightning_calib.data.atomic import sha256, write_text
+from lightning_calib.data.cases import Splits
 from lightning_calib.data.doctor.finding import Finding
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.store import OutputStore
@@ -27,8 +29,8 @@ def image_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def hash_folder(folder: Path) -> Hashes:
-    """Hashes of all files below a folder, hidden ones left out.
+def files_below(folder: Path) -> list[Path]:
+    """All files below a folder, hidden ones left out.
 
     Raises:
         StoreError: where there is no file.
@@ -36,7 +38,12 @@ def hash_folder(folder: Path) -> Hashes:
     files = sorted(path for path in folder.rglob("[!.]*") if path.is_file()) if folder.is_dir() else []
     if not files:
         raise StoreError(f"{folder} holds no images to hash: name the folder of the image files")
-    return {str(path): image_hash(path) for path in files}
+    return files
+
+
+def hash_folder(folder: Path) -> Hashes:
+    """Hashes of all files below a folder."""
+    return {str(path): image_hash(path) for path in files_below(folder)}
 
 
 def record_images(outputs: Path, pool: Mapping[str, Iterable[Path]], training: Iterable[Path]) -> None:
@@ -47,11 +54,20 @@ def record_images(outputs: Path, pool: Mapping[str, Iterable[Path]], training: I
         pool: image files by case id.
         training: image files of training and validation.
     """
+    hashed = cache(image_hash)  # several cases may be windows of one file
     facts = {
-        "pool": {f"{case_id}: {path.name}": image_hash(path) for case_id, files in pool.items() for path in files},
-        "training": {str(path): image_hash(path) for path in training},
+        "pool": {f"{case_id}: {path.name}": hashed(path) for case_id, files in pool.items() for path in files},
+        "training": {str(path): hashed(path) for path in training},
     }
     write_text(outputs / IMAGES, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+
+
+def remember_images(outputs: Path, splits: Splits) -> None:
+    """Record the images of a data set's parts (see :func:`record_images`); generated images have no files."""
+    pool = {case.case_id: case.images for case in splits.pool if case.images}
+    training = {path for case in (*splits.train, *splits.val) for path in case.images}
+    if pool and training:
+        record_images(outputs, pool, sorted(training))
 
 
 def recorded_images(outputs: Path) -> tuple[Hashes, Hashes]:
