@@ -16,6 +16,7 @@ from lightning_calib.protocol.statistics import (
 from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import plural
 from lightning_calib.report.section import Section
 from lightning_calib.report.tables import BLOCK_TITLES
 
@@ -84,10 +85,14 @@ def _sentence(gains: Sequence[dict[str, Any]], pipeline: PipelineName, inputs: I
     verb = {"better": "lowers", "worse": "raises"}.get(ece["verdict"], "does not clearly change")
     return (
         f"Against the uncalibrated ensemble it {verb} the expected calibration error: {ece['before']} before, "
-        f"{ece['after']} after (difference {ece['change']}, 95 % interval {ece['interval']}). "
-        f"The negative log-likelihood goes from {nll['before']} to {nll['after']} "
-        f"(difference {nll['change']}, {nll['interval']})."
+        f"{ece['after']} after ({_change(ece)}). The negative log-likelihood goes from {nll['before']} to "
+        f"{nll['after']} ({_change(nll)})."
     )
+
+
+def _change(gain: dict[str, Any]) -> str:
+    """A difference, with its interval where there is one."""
+    return f"difference {gain['change']}" + (f", 95 % interval {gain['interval']}" if gain["interval"] else "")
 
 
 def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
@@ -96,8 +101,8 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     regret = {key: format_metric(nll, choice["regret"][key], 4) for key in ("mean", "low", "high")}
     repeats, rivals = len(inputs.results.repeats), len(choice["val_nll"])
     told = [
-        f"Chosen on val by the lowest NLL among {rivals} pipelines that qualify; "
-        f"{choice['votes']} of {repeats} repeats agree when each chooses on its own.",
+        f"Chosen on val by the lowest NLL among {plural(rivals, 'pipeline')} that qualified; "
+        f"{choice['votes']} of {plural(repeats, 'repeat')} would choose it alone.",
         f"On test, {'it' if choice['best'] == choice['pipeline'] else choice['best']} turned out best. Letting each "
         f"repeat choose on its val cost {regret['mean']} [{regret['low']}, {regret['high']}] in test NLL against that.",
     ]
@@ -114,7 +119,7 @@ def _others(inputs: Inputs) -> list[dict[str, Any]]:
     told = []
     for constraint, meaning in _CONSTRAINTS.items():
         choice = inputs.results.summary["recommendation"].get(constraint)
-        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.constraint}
+        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.preserve}
         if choice is not None:
             scores = {key: choice["test"].get(key, {}).get("mean") for key in HEADLINE_METRICS}
             told_scores = {key: format_metric(COLUMN[key], value, _decimals(key)) for key, value in scores.items()}
@@ -136,9 +141,7 @@ def scores(inputs: Inputs) -> Section:
         "explain": explain,
         "recommended": inputs.deployed,
     }
-    lead = (
-        f"Test scores on {table.dataset}, averaged over cases and over {len(inputs.results.repeats)} repeats, "
-        "in the blocks of the paper."
-    )
+    repeats = plural(len(inputs.results.repeats), "repeat")
+    lead = f"Test scores on {table.dataset}, averaged over cases and over {repeats}, in the blocks of the paper."
     notices = tuple(f"{name} is incomplete. {note}" for name, note in inputs.notes.items())
     return Section("scores", "All pipelines", lead, "scores.html", notices=notices, data=data)
