@@ -39,7 +39,7 @@ def test_the_page_names_every_finding():
     from lightning_calib.data import doctor
 
     sources = "".join(path.read_text() for path in Path(doctor.__file__).parent.glob("*.py"))
-    named = set(re.findall(r'"([a-z0-9_]+)",\s+"(?:error|warning)"', sources))
+    named = set(re.findall(r'"([a-z0-9_]+)",\s+"(?:error|warning)"', sources)) - {"error"}
     assert len(named) >= 13
     assert named <= set(re.findall(r"^\| `([a-z0-9_]+)`", PAGE, re.MULTILINE))
 

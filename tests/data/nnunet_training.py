@@ -59,7 +59,7 @@ def train(fold: int) -> None:
     import torch
     from nnunetv2.run.run_training import get_trainer_from_args
 
-    trainer = get_trainer_from_args("4", "3d_fullres", str(fold), device=torch.device("cpu"))
+    trainer = get_trainer_from_args("4", "3d_fullres", fold, device=torch.device("cpu"))
     trainer.num_epochs, trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 1, 12, 1
     trainer.run_training()
 

@@ -1,6 +1,7 @@
 """Faults that show when scores of many cases are held against their labels."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -29,9 +30,8 @@ def label_range(sample: Sample) -> str | None:
         wrong &= sample.labels != manifest.ignore_index
     if not wrong.any():
         return None
-    found, counts = sample.labels[wrong].unique(return_counts=True)
-    pairs = zip(found[:5].tolist(), counts[:5].tolist(), strict=True)
-    listed = ", ".join(f"{label} ({count:,} voxels)" for label, count in pairs)
+    counts = sorted(Counter(sample.labels[wrong].tolist()).items())
+    listed = ", ".join(f"{label} ({count:,} voxels)" for label, count in counts[:5])
     return f"labels {listed} where classes are 0 to {manifest.num_classes - 1} and ignore_index {manifest.ignore_index}"
 
 

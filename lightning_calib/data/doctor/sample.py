@@ -83,11 +83,12 @@ def view_scores(sample: Sample, axes: tuple[int, int] | None = None, flip: int |
         flip: an axis of ``S``.
     """
     maps = _maps(sample.case)
-    place = list(torch.unravel_index(sample.index, sample.case.shape))
+    place: list[Tensor] = list(torch.unravel_index(sample.index, sample.case.shape))
     if flip is not None:
         place[flip] = sample.case.shape[flip] - 1 - place[flip]
     swapped = maps if axes is None else maps.transpose(*axes)  # a view: nothing is read yet
-    return swapped[(slice(None), slice(None), *place)].float()
+    index: tuple[slice | Tensor, ...] = (slice(None), slice(None), *place)
+    return swapped[index].float()
 
 
 def _maps(case: StoredCase) -> Tensor:

@@ -84,7 +84,7 @@ def double_softmax(sample: Sample) -> str | None:
 
 def constant_region(sample: Sample) -> str | None:
     """Neighbours with exactly the same scores in every member and class."""
-    scores, valid = (each.unflatten(-1, (-1, sample.run)) for each in (sample.scores, sample.valid))
+    scores, valid = (each.reshape(*each.shape[:-1], -1, sample.run) for each in (sample.scores, sample.valid))
     pairs = valid[..., 1:] & valid[..., :-1]
     same = (scores[..., 1:] == scores[..., :-1]).all(dim=0).all(dim=0) & pairs
     share = int(same.sum()) / max(int(pairs.sum()), 1)

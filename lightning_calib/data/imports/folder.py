@@ -58,10 +58,10 @@ class ArrayFolders:
         self._files.extend(array_files(folder) for folder in self.scores)
         for folder, files in zip(self.scores[1:], self._files[1:], strict=True):
             pair("scores", self.case_ids, list(files), folder)
-        for folder, found, name in ((self.targets, self._labels, "target"), (self.valid, self._valid, "mask")):
-            if folder is not None:
-                found.update(array_files(folder, _MASKS))
-                pair(name, self.case_ids, list(found), folder)
+        for place, found, name in ((self.targets, self._labels, "target"), (self.valid, self._valid, "mask")):
+            if place is not None:
+                found.update(array_files(place, _MASKS))
+                pair(name, self.case_ids, list(found), place)
 
     @property
     def case_ids(self) -> list[str]:

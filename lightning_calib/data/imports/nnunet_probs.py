@@ -50,8 +50,8 @@ class ProbabilityFolders:
         self._files.extend(array_files(folder, (".npz",)) for folder in self.predictions)
         for folder, files in zip(self.predictions[1:], self._files[1:], strict=True):
             pair("probabilities", self.case_ids, list(files), folder)
-        files = [folder / f"{case_id}{facts.file_ending}" for folder in self.predictions for case_id in self.case_ids]
-        if lacking := [path for path in files if not path.is_file()]:
+        needed = [folder / f"{case_id}{facts.file_ending}" for folder in self.predictions for case_id in self.case_ids]
+        if lacking := [path for path in needed if not path.is_file()]:
             raise StoreError(
                 f"{lacking[0]} and {len(lacking) - 1} more are missing: geometry and order of axes come from the "
                 "segmentation that nnU-Net writes beside the probabilities"

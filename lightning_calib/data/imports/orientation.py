@@ -36,7 +36,8 @@ class Orientation:
         """
         lead = array.ndim - len(self.order)
         turned = array.transpose(*range(lead), *(lead + axis for axis in self.order))
-        return np.flip(turned, [lead + axis for axis, flip in enumerate(self.flips) if flip])
+        flipped: Array = np.flip(turned, tuple(lead + axis for axis, flip in enumerate(self.flips) if flip))
+        return flipped
 
 
 def find_orientation(found: Array, wanted: Array, where: str) -> Orientation:
