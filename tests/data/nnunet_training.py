@@ -44,12 +44,12 @@ def shrink(path: Path) -> None:
     full["batch_size"], full["patch_size"] = 2, [16, 32, 16]
     full["spacing"] = [1.0, 1.5, 1.0]  # another one than the images': logits are resampled on their way back
     full["architecture"]["arch_kwargs"] |= {
-        "n_stages": 2,
-        "features_per_stage": [8, 16],
-        "kernel_sizes": [[3, 3, 3]] * 2,
-        "strides": [[1, 1, 1], [2, 2, 2]],
-        "n_conv_per_stage": [1, 1],
-        "n_conv_per_stage_decoder": [1],
+        "n_stages": 3,  # with two, the weights of deep supervision are 0 / 0
+        "features_per_stage": [8, 16, 16],
+        "kernel_sizes": [[3, 3, 3]] * 3,
+        "strides": [[1, 1, 1], [2, 2, 2], [2, 2, 2]],
+        "n_conv_per_stage": [1, 1, 1],
+        "n_conv_per_stage_decoder": [1, 1],
     }
     path.write_text(json.dumps(plans))
 

@@ -119,7 +119,7 @@ def test_no_class_overtakes_another_in_the_logarithm(raw):
         (np.full((1, 2, 4), 0.9), r"sum to 1\.8000 at member 0, voxel \(0,\).*sigmoid"),
         (np.full((1, 2, 4), 3.0), "--representation logits"),
         (np.full((1, 2, 4), -0.1), "--representation logits"),
-        (np.full((1, 2, 4), np.nan), "no probabilities"),
+        (np.full((1, 2, 4), np.nan), "8 of 8 probabilities are NaN"),
         (np.ones((1, 2, 4), dtype=np.uint8), "uint8"),
     ],
 )

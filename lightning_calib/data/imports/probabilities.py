@@ -38,7 +38,9 @@ def log_probs(probs: Array, where: str) -> tuple[Array, int]:
     """
     if probs.dtype.kind != "f":
         raise StoreError(f"{where}: probabilities of type {probs.dtype}; fractions are expected")
-    if not np.isfinite(probs).all() or probs.min() < 0 or probs.max() > 1 + _TOLERANCE:
+    if bad := int((~np.isfinite(probs)).sum()):
+        raise StoreError(f"{where}: {bad:,} of {probs.size:,} probabilities are NaN or infinite; did training diverge?")
+    if probs.min() < 0 or probs.max() > 1 + _TOLERANCE:
         raise StoreError(
             f"{where}: values from {probs.min()} to {probs.max()} are no probabilities; import logits with "
             "--representation logits"
