@@ -99,7 +99,7 @@ def import_nnunet(
     model: Path | None = None,
     images: Path | None = None,
     trust_model_folder: bool = False,
-    folds: list[str] | None = None,
+    folds: list[int | str] | None = None,
     checkpoint: str = "checkpoint_final.pth",
     tile_step_size: float = 0.5,
     mirror: bool = True,

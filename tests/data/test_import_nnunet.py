@@ -180,7 +180,7 @@ def test_a_model_folder_is_loaded_only_when_trusted(tmp_path):
     (model / "fold_0").mkdir()
     (model / "fold_0" / "checkpoint_final.pth").write_bytes(b"")
     with pytest.raises(StoreError, match="folds 3 have"):
-        FoldPredictor(model, tmp_path, tmp_path, folds=["3"])
+        FoldPredictor(model, tmp_path, tmp_path, folds=[3])
     with pytest.raises(StoreError, match="--trust_model_folder true"):
         FoldPredictor(model, tmp_path, tmp_path)
     with pytest.raises(StoreError, match="no images named <case>_0000"):

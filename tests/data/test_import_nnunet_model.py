@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import nibabel
 import numpy as np
 import pytest
 
-from lightning_calib.data.imports.nnunet_model import FoldPredictor
+from lightning_calib.cli.calibrate import main
 from lightning_calib.data.imports.nnunet_probs import ProbabilityFolders
+from lightning_calib.data.store import OutputStore
 from tests.data.nnunet_training import DATASET
 
 LABELS = {"background": 0, "Anterior": 1, "Posterior": 2}
@@ -55,28 +57,46 @@ def trained(tmp_path_factory, hippocampus_root):
     return home / "home"
 
 
-@pytest.mark.filterwarnings("default")  # nnU-Net and what it imports are not ours to mend
-def test_the_softmax_of_our_logits_is_what_nnunet_writes(trained):
+@pytest.fixture(scope="module")
+def store(trained):
+    """The outputs of both folds on the held-out volumes, as the command imports them."""
     (model,) = (trained / "results" / DATASET).iterdir()
     raw = trained / "raw" / DATASET
-    ours = FoldPredictor(model, raw / "imagesTs", raw / "labelsTs", device="cpu", trusted=True)
+    line = ["import", "nnunet", "--model", str(model), "--images", str(raw / "imagesTs"), "--folds", "[0, 1]"]
+    line += ["--targets", str(raw / "labelsTs"), "--training_images", str(raw / "imagesTr"), "--device", "cpu"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # nnU-Net and what it imports are not ours to mend
+        assert main([*line, "--outputs", str(trained / "outputs"), "--trust_model_folder", "true"]) == 0
+    return OutputStore(trained / "outputs")
+
+
+def test_the_softmax_of_our_logits_is_what_nnunet_writes(trained, store):
+    raw = trained / "raw" / DATASET
     theirs = ProbabilityFolders([trained / "predicted" / f"fold_{fold}" for fold in range(2)], raw / "labelsTs")
-    assert ours.case_ids == theirs.case_ids
-    assert [member.name for member in ours.members()] == ["fold_0", "fold_1"]
-    assert len({member.sha256 for member in ours.members()}) == 2
-    for case_id in ours.case_ids:
-        own, written = ours.load(case_id), theirs.load(case_id)
-        image = np.asarray(nibabel.load(raw / "imagesTs" / f"{case_id}_0000.nii.gz").dataobj).T
-        expected = np.zeros(image.shape, dtype=bool)
-        expected[:, :-2, 3:] = True
-        np.testing.assert_array_equal(own.valid, expected)
-        np.testing.assert_array_equal(written.valid, expected)
-        np.testing.assert_array_equal(own.target, written.target)
-        assert own.geometry == written.geometry
-        logits = own.scores[:, :, expected].astype(np.float64)
+    assert list(store.case_ids) == theirs.case_ids
+    for case in store:
+        image = np.asarray(nibabel.load(raw / "imagesTs" / f"{case.case_id}_0000.nii.gz").dataobj).T
+        seen = np.zeros(image.shape, dtype=bool)
+        seen[:, :-2, 3:] = True
+        written = theirs.load(case.case_id)
+        np.testing.assert_array_equal(case.valid.numpy(), seen)
+        np.testing.assert_array_equal(written.valid, seen)
+        np.testing.assert_array_equal(case.target.numpy(), written.target)
+        assert case.geometry == written.geometry
+        logits = case.logits.double().numpy()[:, :, seen]
         probs = np.exp(logits - logits.max(1, keepdims=True))
         probs /= probs.sum(1, keepdims=True)
-        np.testing.assert_allclose(probs, np.exp(written.scores[:, :, expected]), atol=1e-5)
-        energy = np.log(np.exp(logits).sum(1))
-        assert energy.std() > 1e-3  # logits, and not log-probabilities
-        assert not np.array_equal(own.scores[0], own.scores[1])
+        np.testing.assert_allclose(probs, np.exp(written.scores[:, :, seen]), atol=1e-5)
+        assert np.log(np.exp(logits).sum(1)).std() > 1e-3  # logits, and not log-probabilities
+        assert not np.array_equal(logits[0], logits[1])
+
+
+def test_members_are_the_folds_and_images_are_remembered(store):
+    members = store.manifest.members
+    assert [(member.name, member.checkpoint) for member in members] == [
+        (f"fold_{fold}", f"fold_{fold}/checkpoint_final.pth") for fold in range(2)
+    ]
+    assert len({member.sha256 for member in members}) == 2
+    assert (store.manifest.representation, store.manifest.class_names) == ("logits", tuple(LABELS))
+    recorded = json.loads((store.path / "images.json").read_text())
+    assert (len(recorded["pool"]), len(recorded["training"])) == (2, 5)

@@ -17,7 +17,7 @@ _GAIN = 0.2  # by how much a mean recall must rise for another order to be the l
 _FEW = 50  # voxels below which a class says nothing about the order of classes
 _SHARE = 0.01  # of the labels, from which a class that is never predicted is worth a word
 _UNKNOWN = 1e-3  # mean probability that a network gives to a class it was never trained on
-_VOID = re.compile(r"(void|un-?label+ed|unknown|undefined|ignored?|don'?t.?care|outside|out of roi|not labelled)", re.I)
+_VOID = re.compile(r"(void|un-?label+ed|unknown|undefined|ignored?|don'?t.?care|out of roi|not labelled)", re.I)
 
 Confusion = Tensor  # (C, C) int64: rows are labels, columns predictions
 

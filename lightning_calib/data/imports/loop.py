@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.progress import Progress
 
 from lightning_calib.data.cases import Case
@@ -59,7 +60,7 @@ def import_cases(writer: OutputWriter, case_ids: Sequence[str], load: Callable[[
     """
     todo = [case_id for case_id in case_ids if case_id not in writer.done]
     zeros = voxels = 0
-    with Progress(transient=True) as progress:
+    with Progress(transient=True, console=Console(stderr=True)) as progress:
         for number, case_id in enumerate(progress.track(todo, description=f"importing {len(todo)} cases")):
             case = load(case_id)
             if number == 0:

@@ -46,7 +46,7 @@ class FoldPredictor:
         model: Path,
         images: Path,
         targets: Path,
-        folds: Sequence[str] | None = None,
+        folds: Sequence[int | str] | None = None,
         checkpoint: str = "checkpoint_final.pth",
         tile_step_size: float = 0.5,
         mirror: bool = True,
@@ -157,15 +157,16 @@ class FoldPredictor:
         return np.asarray(resampled, dtype=np.float32)
 
 
-def _folds(model: Path, checkpoint: str, wanted: Sequence[str] | None) -> list[str]:
+def _folds(model: Path, checkpoint: str, asked: Sequence[int | str] | None) -> list[str]:
     """Folds with a checkpoint, all or the ones asked for; others are refused."""
     if not (model / "plans.json").is_file():
         raise StoreError(
             f"{model} has no plans.json: name the folder <trainer>__<plans>__<configuration> of a trained model"
         )
     found = sorted(path.parent.name.removeprefix("fold_") for path in model.glob(f"fold_*/{checkpoint}"))
-    absent = [fold for fold in wanted or () if fold not in found]
+    wanted = [str(fold) for fold in asked or ()]
+    absent = [fold for fold in wanted if fold not in found]
     if not found or absent:
         told = f"folds {', '.join(absent)} have" if absent else "no fold has"
         raise StoreError(f"{model}: {told} {checkpoint}; there are folds {', '.join(found) or 'none'}")
-    return list(wanted) if wanted else [fold for fold in found if fold != "all"] or found
+    return wanted or [fold for fold in found if fold != "all"] or found
