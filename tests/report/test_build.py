@@ -15,8 +15,10 @@ from lightning_calib.data.store import OutputStore
 from lightning_calib.data.writer import OutputWriter
 from lightning_calib.protocol import layout
 from lightning_calib.protocol.results import Results
-from lightning_calib.report.build import build_report
+from lightning_calib.report.build import FIGURES, build_report
+from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.sections import SECTIONS
+from lightning_calib.report.sections.fits import certificates
 from tests.protocol.synthetic import CLASSES, member_logits, write_outputs, write_results
 
 FEW = ("identity(p0)", "identity(z)", "ms(z)", "dc(z)", "ts(z)")
@@ -51,7 +53,8 @@ def read(path) -> Page:
 def test_every_section_is_there_with_its_pictures(report, page):
     parsed = Page(page)
     assert [key for key in parsed.sections if key] == [*(key for key, _, _ in SECTIONS), "words"]
-    assert page.count("<figure ") == len(list((report.parent / "figures").glob("*.png"))) == 10
+    assert {path.stem for path in (report.parent / "figures").glob("*.png")} == set(FIGURES)
+    assert page.count("<figure ") == len(FIGURES)
     assert "could not be read" not in page
     for name in ("table.md", "table.tex", "table_intervals.tex", "table.csv"):
         assert (report.parent / name).stat().st_size > 500
@@ -89,8 +92,8 @@ def test_the_gain_is_the_mean_difference_case_by_case(calibration, page):
 
 def test_failed_pipelines_are_named_with_their_errors(page):
     text = Page(page).sections["scores"]
-    assert "cdc(p) is incomplete. repeat 0: RuntimeError: the objective is NaN" in text
-    assert "ms_c(z) is incomplete. repeat 1: RuntimeError" in text
+    assert "cdc(p): no scores in repeat 0 and 1: RuntimeError: the objective is NaN" in text
+    assert "ms_c(z): no scores in repeat 1: RuntimeError" in text
     assert "repeat 1: RuntimeError" in Page(page).sections["fits"]
 
 
@@ -125,7 +128,10 @@ def make(folder) -> Page:
 
 def test_without_outputs_the_maps_say_so_and_the_rest_is_there(damaged):
     shutil.rmtree(damaged / "outputs")
+    (damaged / "report" / "figures").mkdir(parents=True)
+    (damaged / "report" / "figures" / "flips.png").touch()
     page = make(damaged)
+    assert not (damaged / "report" / "figures" / "flips.png").exists()  # it was an earlier report's
     for key in ("confidence-maps", "free-energy", "flip-maps"):
         assert "no output store at" in page.sections[key]
         assert "--outputs" in page.sections[key]
@@ -160,7 +166,7 @@ def test_a_run_in_which_everything_failed_has_a_page(tmp_path):
     write_results(tmp_path / "calibration", store, pipelines=FEW, repeats=1, fail=[(0, name) for name in FEW])
     page = make(tmp_path)
     assert "none is recommended" in page.sections["answer"]
-    assert "ts(z) is incomplete" in page.sections["scores"]
+    assert "ts(z): no scores in repeat 0" in page.sections["scores"]
     assert "No pipeline has scores" in page.sections["reliability"]
 
 
@@ -234,3 +240,21 @@ def test_the_command_writes_beside_the_calibration_folder(small, capsys):
 def test_the_command_refuses_a_folder_without_results(tmp_path, capsys):
     assert main(["report", "--calibration", str(tmp_path)]) == 2
     assert "no results there" in capsys.readouterr().err
+
+
+def test_fits_tell_failures_with_tracebacks_aside_and_trials_that_did_not_help(damaged):
+    folder = damaged / "calibration" / "repeats" / "0"
+    error = "ValueError: too few voxels\nTraceback (most recent call last):\n  File 'a.py'"
+    (folder / "ms-z" / layout.FIT).write_text(json.dumps({"status": "failed", "error": error}), encoding="utf-8")
+    kept = json.loads((folder / "dc-z" / layout.FIT).read_text(encoding="utf-8"))
+    kept |= {"certificate": {}, "hyperparameters": {}, "val_nll": kept["identity_val_nll"]}
+    (folder / "dc-z" / layout.FIT).write_text(json.dumps(kept), encoding="utf-8")
+    results = Results.open(damaged / "calibration")
+    section = certificates(Inputs(results, None))
+    rows = {row["pipeline"]: row for row in section.data["rows"]}
+    assert rows["ms(z)"]["failures"] == [
+        {"message": "repeat 0: ValueError: too few voxels", "traceback": error.split("\n", 1)[1]}
+    ]
+    assert rows["dc(z)"]["hyperparameters"] == "no trial was better than no calibration"
+    assert rows["ts(z)"]["hyperparameters"] == "lam 0.001, mu 0.001"
+    assert rows["ts(z)"]["time"] == "1.2 s"
