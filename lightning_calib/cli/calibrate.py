@@ -11,8 +11,10 @@ from typing import Any
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
+from lightning_calib.cli.doctor import doctor
 from lightning_calib.cli.evaluate import evaluate
 from lightning_calib.cli.fit import fit
+from lightning_calib.cli.import_outputs import import_folder, import_nnunet
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
@@ -23,13 +25,15 @@ from lightning_calib.cli.verify import verify
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 
 # One line adds a command. It returns its exit code, or None for 0.
-COMMANDS: dict[str, Callable[..., int | None]] = {
+COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "run": run,
     "recommend": recommend,
     "report": report,
     "evaluate": evaluate,
     "fit": fit,
     "search": search,
+    "import": {"_help": "Outputs of other programs.", "folder": import_folder, "nnunet": import_nnunet},
+    "doctor": doctor,
     "verify": verify,
 }
 
