@@ -13,9 +13,11 @@ from pytorch_lightning import Trainer
 
 from lightning_calib.cli.apply import apply
 from lightning_calib.cli.deploy import deploy
+from lightning_calib.cli.doctor import doctor
 from lightning_calib.cli.evaluate import evaluate
 from lightning_calib.cli.export import export
 from lightning_calib.cli.fit import fit
+from lightning_calib.cli.import_outputs import import_folder, import_nnunet
 from lightning_calib.cli.monitor import monitor
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.recommend import recommend
@@ -27,13 +29,15 @@ from lightning_calib.cli.verify import verify
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 
 # One line adds a command. It returns its exit code, or None for 0.
-COMMANDS: dict[str, Callable[..., int | None]] = {
+COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "run": run,
     "recommend": recommend,
     "report": report,
     "evaluate": evaluate,
     "fit": fit,
     "search": search,
+    "import": {"_help": "Outputs of other programs.", "folder": import_folder, "nnunet": import_nnunet},
+    "doctor": doctor,
     "verify": verify,
     "deploy": deploy,
     "apply": apply,
@@ -43,7 +47,10 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
 
 
 class Parser(ArgumentParser):
-    """Parser whose switches need no value: ``--json`` says the same as ``--json true``."""
+    """Parser that guesses nothing and whose switches need no value: ``--json`` says the same as ``--json true``."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **(options | {"allow_abbrev": False}))  # --repeat is not --repeats
 
     def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
         """Add an argument; a boolean one gets ``true`` as its value where none is written."""

@@ -32,6 +32,7 @@ from lightning_calib.cli.trainer import (
 from lightning_calib.data.atomic import write_text
 from lightning_calib.data.base import SegmentationDataModule
 from lightning_calib.data.cases import DataError
+from lightning_calib.data.doctor.images import remember_images
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction
@@ -181,6 +182,8 @@ class TrainCLI(LightningCLI):
         checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
         ensemble = EnsemblePrediction.load(model, checkpoints)
         self.trainer.predict(ensemble, datamodule=datamodule, return_predictions=False)
+        if self.trainer.is_global_zero:
+            remember_images(self.run.outputs, datamodule.splits)
 
     def ensemble(
         self, model: SegmentationTask, datamodule: SegmentationDataModule, members: int, parallel: int | None
