@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
+from lightning_calib.cli.audit import audit
 from lightning_calib.cli.evaluate import evaluate
 from lightning_calib.cli.fit import fit
 from lightning_calib.cli.noise import silence
@@ -18,12 +19,13 @@ from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
 from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
+from lightning_calib.cli.study import STUDIES
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 
-# One line adds a command. It returns its exit code, or None for 0.
-COMMANDS: dict[str, Callable[..., int | None]] = {
+# One line adds a command. It returns its exit code, or None for 0. A dictionary holds commands below a command.
+COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "run": run,
     "recommend": recommend,
     "report": report,
@@ -31,6 +33,8 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "fit": fit,
     "search": search,
     "verify": verify,
+    "audit": audit,
+    "study": STUDIES,
 }
 
 

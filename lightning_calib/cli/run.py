@@ -49,7 +49,7 @@ def run(
     settings = Protocol(**protocol)
     home = Path(settings.outputs).resolve().parent
     folder = calibration or home / "calibration"
-    summary = run_protocol(settings, folder, _cores() if workers is None else workers, display=not json)
+    summary = run_protocol(settings, folder, available_cores() if workers is None else workers, display=not json)
     results = Results.open(folder)
     page = build_report(folder, Path(settings.outputs), folder.resolve().parent / "report") if report else None
     figures = {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))} if page else {}
@@ -90,6 +90,6 @@ def table_text(results: Results) -> str:
     return "\n".join([*lines, "*: best of its column; x: not translation invariant"])
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
