@@ -30,7 +30,10 @@ def tiny_brats(root):
 # For each config: what writes its data, and what tiny data need to be told besides.
 RUNS = {
     "shapes": (None, {"num_train": 4, "num_val": 2, "num_pool": 3, "size": [32, 32]}),
-    "camvid": (lambda root: write_camvid(root, train=40, val=3, test=3), {"image_size": [32, 48], "block": 5}),
+    "camvid": (
+        lambda root: write_camvid(root, train=40, val=3, test=3),
+        {"image_size": [32, 48], "crop_size": [32, 32], "block": 5},
+    ),
     "massroads": (write_massroads, {"pool_size": 3, "crop_size": [32, 32]}),
     "cityscapes": (write_cityscapes, {"crop_size": [32, 64], "val_fraction": 0.3}),
     "brats": (tiny_brats, {"patch_size": [16, 16, 16], "val_fraction": 0.3}),
@@ -104,7 +107,7 @@ def test_the_network_of_a_config_can_be_built(name):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("camvid", {"image_size": [64, 96]}),
+        ("camvid", {"image_size": [64, 96], "crop_size": [64, 64]}),
         ("hippocampus", {"patch_size": [24, 32, 24]}),
         ("massroads", {"division": "official", "crop_size": [64, 64], "image_size": [128, 128]}),
     ],

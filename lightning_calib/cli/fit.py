@@ -64,6 +64,8 @@ def fit(
         weight_decay=weight_decay,
     )
     stored.train_batches = task.batches
+    if task.solver == "adam" and not stored.ids("val"):
+        raise ValueError("adam stops by the NLL on val, which has no cases: give it a size")
     trainer.fit(task, stored, ckpt_path=resume, weights_only=True if resume else None)
     if trainer.is_global_zero:
         folder = destination or fit_folder(outputs, name, stored.repeat)

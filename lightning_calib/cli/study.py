@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.run import available_cores
+from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.studies.base import Pipelines, Study
 from lightning_calib.protocol.studies.bins import ACE_BINS, ECE_BINS, run_bins
 from lightning_calib.protocol.studies.calibration_size import run_calibration_size
@@ -31,6 +32,7 @@ class StudyOptions:
         outputs: the frozen outputs behind it; by default the folder that the run recorded.
         workers: processes at a time; by default one a core. Results do not depend on it.
         report: also write the report anew, with a section on the study.
+        preserve: what the pipeline in the report's headline must keep of the ensemble's ranking of the classes.
         json: print what came out as JSON.
     """
 
@@ -38,6 +40,7 @@ class StudyOptions:
     outputs: Path | None = None
     workers: int | None = None
     report: bool = True
+    preserve: Preserve = "order"
     json: bool = False
 
     def make(self, name: str, work: Callable[[Study], Facts], tell: Callable[[Facts], str] | None = None) -> Facts:
@@ -48,7 +51,7 @@ class StudyOptions:
         facts = work(study)
         page = self.calibration.resolve().parent / "report" / "index.html"
         if self.report:
-            build_report(self.calibration, self.outputs, page.parent)
+            build_report(self.calibration, self.outputs, page.parent, self.preserve)
         if self.json:
             print(json_format.dumps(facts))
             return facts

@@ -139,14 +139,14 @@ def evaluate_job(protocol: Protocol, root: Path, job: EvaluationJob) -> None:
     facts = Facts(data.store.manifest.dataset, data.ignore_index, data.background)
     folders = {task.pipeline: _folder(root, task) for task in job.tasks}
     calibrators = {name: load_calibrator(folder / layout.CALIBRATOR).eval() for name, folder in folders.items()}
-    evaluated = evaluate(test_cases(data), calibrators, facts, job.repeat)
+    evaluated = evaluate(pooled_cases(data), calibrators, facts, job.repeat)
     for task in job.tasks:
         folder = folders[task.pipeline]
         records.write_evaluation(folder, evaluated[task.pipeline], protocol.evaluation_hash(task))
         records.add_timing(folder, evaluation_pass=time.perf_counter() - started)
 
 
-def test_cases(data: StoredOutputsDataModule) -> Iterator[TestCase]:
+def pooled_cases(data: StoredOutputsDataModule) -> Iterator[TestCase]:
     """Pooled test cases with their distances, by case id."""
     for logits, target, case_ids in data.batches("test"):
         yield TestCase(case_ids[0], logits, target, data.distance(case_ids[0])[None])

@@ -42,10 +42,11 @@ class Comparison:
         reference: the pipeline without it.
         candidate: the pipeline with it.
         metric: what is compared.
-        difference: candidate minus reference, with the two-level interval.
-        clustered: the same difference with the interval clustered by case.
-        improvement: share of replicates in which the candidate is better; ties count half.
-        p_value: two-sided bootstrap p-value of no difference.
+        difference: candidate minus reference, with the paper's two-level interval.
+        clustered: the same difference with the interval from cases drawn as wholes over all repeats.
+        improvement: share of the clustered replicates in which the candidate is better; ties count half.
+        p_value: two-sided p-value of no difference from the clustered replicates, whose intervals are closer to
+            their nominal coverage (docs/statistics.md).
         p_holm: the same after Holm's correction over the whole table.
         verdict: the candidate is better, worse, or within noise, at the corrected level.
     """
@@ -142,7 +143,7 @@ def _draft(
     estimate = point_estimate(tables)
     two_level = two_level_bootstrap(tables, replicates, seed)
     by_case = clustered_bootstrap(tables, names, replicates, seed)
-    drawn = two_level[~np.isnan(two_level)]
+    drawn = by_case[~np.isnan(by_case)]
     return Comparison(
         *key,
         difference=intervals(estimate, two_level, level)[0],

@@ -8,13 +8,15 @@ import torch
 from pytorch_lightning import Trainer
 from torch import Tensor
 
-from lightning_calib.calibrators import Calibrator, Identity, PipelineName, build
+from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, PipelineName, build
 from lightning_calib.data.stored import Part, StoredOutputsDataModule
+from lightning_calib.protocol.kept import KeptWalk, affine_nll
 from lightning_calib.protocol.space import Values
 from lightning_calib.protocol.tables import CurveRow
-from lightning_calib.solvers import Certificate
+from lightning_calib.solvers import Certificate, NewtonSolver
 from lightning_calib.solvers.adam import mean_nll
 from lightning_calib.solvers.fit import Solver, choose_solver, fit
+from lightning_calib.solvers.newton import run_newton
 from lightning_calib.tasks.calibration import MAX_EPOCHS, CalibrationTask
 
 
@@ -77,6 +79,7 @@ class PipelineFitter:
         self.solver: Solver = choose_solver(self.fresh()) if solver == "auto" else solver
         self.trainer_options: dict[str, Any] = {"accelerator": accelerator, "max_epochs": max_epochs}
         self.start: dict[str, Tensor] | None = None
+        self._walk: KeptWalk | None = None
 
     def fresh(self) -> Calibrator:
         """A calibrator at the identity."""
@@ -101,7 +104,7 @@ class PipelineFitter:
         if warm:
             calibrator.load_state_dict(self._warm_start())
         certificate = self._solve(calibrator, values)
-        nll = pooled_nll(calibrator, self.data)
+        nll = self._val_nll(calibrator)
         curve = [CurveRow(step, "objective", value) for step, value in enumerate(certificate.history, start=1)]
         curve.append(CurveRow(certificate.passes, "val_nll", nll))
         return Fitted(calibrator.state_dict(), nll, certificate.to_dict(), curve)
@@ -121,15 +124,25 @@ class PipelineFitter:
 
     def _solve(self, calibrator: Calibrator, values: Values) -> Certificate:
         """The passes that ``CalibrationTask`` takes as epochs, without the cost of a Trainer for every trial."""
+        batches, ignore_index = self.data.batches("cal"), self.data.ignore_index
+        if self.solver == "newton" and isinstance(calibrator, AffineCalibrator):
+            solver = NewtonSolver(calibrator, ignore_index=ignore_index, **values)  # type: ignore[arg-type]
+            solver.walk = self.walk(calibrator)
+            return run_newton(solver, batches)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the certificate holds them; once a trial is too often
-            return fit(
-                calibrator,
-                self.data.batches("cal"),
-                ignore_index=self.data.ignore_index,
-                solver=self.solver,
-                **values,  # type: ignore[arg-type]  # strengths, as the space draws them
-            )
+            warnings.simplefilter("ignore", UserWarning)  # the certificate holds them
+            return fit(calibrator, batches, ignore_index=ignore_index, solver=self.solver)
+
+    def _val_nll(self, calibrator: Calibrator) -> float:
+        if isinstance(calibrator, AffineCalibrator):
+            return affine_nll(calibrator, self.data.batches("val"), self.walk(calibrator))
+        return pooled_nll(calibrator, self.data)
+
+    def walk(self, calibrator: AffineCalibrator) -> KeptWalk:
+        """Prepared voxels, for all fits."""
+        if self._walk is None:
+            self._walk = KeptWalk(calibrator, self.data.ignore_index)
+        return self._walk
 
     def _descend(self, values: Values) -> Fitted:
         """Adam, by Lightning."""

@@ -19,8 +19,8 @@ from lightning_calib.data.store import OutputStore
 from lightning_calib.data.stored import Outside, StoredOutputsDataModule
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.protocol.fitting import Solver
 from lightning_calib.protocol.layout import RESULTS_VERSION
+from lightning_calib.solvers.fit import Solver
 
 LOCAL = ("lts", "lts_ti")  # calibrators that look at neighbours: fitted by Adam over whole images
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")

@@ -12,6 +12,7 @@ from lightning_calib.protocol.statistics import (
     PAIRED_REPLICATES,
     Floats,
     Interval,
+    clustered_bootstrap,
     intervals,
     point_estimate,
     two_level_bootstrap,
@@ -115,7 +116,7 @@ def recommend(
         test=_test_scores(results, ranked[0], replicates, seed),
         best=best,
         regret=_interval(regrets, replicates, seed),
-        within_noise=_within_noise(tables, names, ranked[0], replicates, seed),
+        within_noise=_within_noise(results, tables, names, ranked[0], replicates),
     )
 
 
@@ -137,10 +138,11 @@ def _interval(tables: list[Floats], replicates: int, seed: int) -> Interval:
     return intervals(point_estimate(tables), two_level_bootstrap(tables, replicates, seed))[0]
 
 
-def _within_noise(tables: list[Floats], names: list[str], pick: str, replicates: int, seed: int) -> list[str]:
-    """Pipelines whose NLL difference to the pick is negligible, or has an interval that holds 0."""
+def _within_noise(results: Results, tables: list[Floats], names: list[str], pick: str, replicates: int) -> list[str]:
+    """Pipelines whose NLL difference to the pick is negligible, or has a clustered interval that holds 0."""
     differences = [table - table[:, [names.index(pick)]] for table in tables]
-    found = intervals(point_estimate(differences), two_level_bootstrap(differences, replicates, seed))
+    clusters = [results.clusters(r) for r in results.repeats]
+    found = intervals(point_estimate(differences), clustered_bootstrap(differences, clusters, replicates))
     vague = [abs(d.mean) < NEGLIGIBLE or d.low <= 0 <= d.high for d in found]
     return [name for name, within in zip(names, vague, strict=True) if within and name != pick]
 

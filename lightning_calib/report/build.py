@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lightning_calib.data.atomic import write_text
 from lightning_calib.protocol.layout import ResultsError
+from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt
@@ -15,7 +16,7 @@ from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 _PNG_DPI = 130
 
 
-def build_report(calibration: Path, outputs: Path | None, destination: Path) -> Path:
+def build_report(calibration: Path, outputs: Path | None, destination: Path, preserve: Preserve = "order") -> Path:
     """Write the report of a calibration run.
 
     Sections whose inputs are missing say so; the page is written all the same.
@@ -24,6 +25,7 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path) -> 
         calibration: folder that ``calibrate.py run`` wrote.
         outputs: the frozen outputs behind it, for the maps; None tries the folder that the run recorded.
         destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex`` and ``figures/``.
+        preserve: what the pipeline in the headline must keep of the ensemble's ranking of the classes.
 
     Returns:
         Path of ``index.html``.
@@ -31,7 +33,7 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path) -> 
     Raises:
         ResultsError: where ``calibration`` holds no results at all.
     """
-    inputs = Inputs.open(calibration, outputs)
+    inputs = Inputs.open(calibration, outputs, preserve)
     entries = (*SECTIONS[:-1], *study_sections(inputs), SECTIONS[-1])  # how it was made stays last
     sections = [attempt(key, title, make, inputs) for key, title, make in entries]
     destination.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,9 @@ from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.store import OutputStore
+from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.results import Results
+from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.tables import MainTable, Row, main_table
 
 
@@ -26,24 +28,26 @@ class Inputs:
         results: what ``calibrate.py run`` wrote.
         store: the frozen outputs; None where they could not be opened.
         store_problem: why not.
+        preserve: what the deployed pipeline must keep.
     """
 
     results: Results
     store: OutputStore | None
     store_problem: str = ""
+    preserve: Preserve = "order"
 
     @classmethod
-    def open(cls, calibration: Path, outputs: Path | None) -> "Inputs":
+    def open(cls, calibration: Path, outputs: Path | None, preserve: Preserve = "order") -> "Inputs":
         """Open a run; without ``outputs`` the folder that its settings name is tried."""
         results = Results.open(calibration)
         recorded = results.settings.get("outputs")
         folder = outputs or (Path(recorded) if recorded else None)
         if folder is None:
-            return cls(results, None, "no output store was given")
+            return cls(results, None, "no output store was given", preserve)
         try:
-            return cls(results, OutputStore(folder))
+            return cls(results, OutputStore(folder), preserve=preserve)
         except (StoreError, OSError) as problem:
-            return cls(results, None, str(problem))
+            return cls(results, None, str(problem), preserve)
 
     @property
     def outputs(self) -> OutputStore:
@@ -82,24 +86,19 @@ class Inputs:
         return [r for r in self.results.repeats if self.results.cases_of(r, pipeline)]
 
     @property
-    def constraint(self) -> str:
-        """What the deployed pipeline must keep: the run's own constraint, or the order of the classes."""
-        return str(self.results.settings.get("preserve") or "order")
-
-    @property
     def recommendation(self) -> dict[str, Any]:
-        """The recommendation under the run's constraint."""
-        found: dict[str, Any] | None = self.results.summary["recommendation"].get(self.constraint)
+        """The recommendation under the user's constraint."""
+        found: dict[str, Any] | None = self.results.summary["recommendation"].get(self.preserve)
         if found is None:
             raise MissingInput(
-                f"No pipeline that preserves {self.constraint!r} has scores in all repeats, so none is recommended."
+                f"No pipeline that preserves {self.preserve!r} has scores in all repeats, so none is recommended."
             )
         return found
 
     @property
     def deployed(self) -> str | None:
         """The recommended pipeline; None where none qualifies."""
-        found = self.results.summary["recommendation"].get(self.constraint)
+        found = self.results.summary["recommendation"].get(self.preserve)
         return None if found is None else str(found["pipeline"])
 
     @property
@@ -116,7 +115,7 @@ class Inputs:
 
     def best(self, metric: str, among: Callable[[Row], bool]) -> str | None:
         """The pipeline with the lowest value of a metric among some rows; None without any."""
-        rows = [row for row in self.table.rows if row.cells[metric].known and not row.again and among(row)]
+        rows = [row for row in self.table.rows if row.competes(COLUMN[metric]) and not row.again and among(row)]
         chosen = min(rows, key=lambda row: row.cells[metric].value or 0.0, default=None)
         return None if chosen is None else str(chosen.pipeline)
 

@@ -17,7 +17,6 @@ from lightning_calib.report.style import (
     BLUE,
     ENERGY,
     FAINT,
-    IGNORED_COLOUR,
     ORANGE,
     SEQUENTIAL,
     VERMILLION,
@@ -130,8 +129,9 @@ def _titles(row: NDArray[np.object_], titles: Sequence[str]) -> None:
 
 
 def _labels(axes: Axes, labels: Labels, colours: Floats) -> None:
-    """Paint labels; ``IGNORED`` is -1 and takes the colour at the end."""
-    axes.imshow(np.concatenate([colours, _rgb([IGNORED_COLOUR])])[labels])
+    """Paint labels; those that are ``IGNORED`` stay blank."""
+    opaque = np.concatenate([colours, np.ones((len(colours), 1))], axis=1)
+    axes.imshow(np.concatenate([opaque, np.zeros((1, 4))])[labels])  # IGNORED is -1: the last colour
     _bare(axes)
 
 

@@ -60,6 +60,16 @@ def format_count(value: float | None) -> str:
     return MISSING if value is None else f"{round(value):,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
+def plural(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> plural(1, "repeat"), plural(3, "repeat")
+        ('1 repeat', '3 repeats')
+    """
+    return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def format_seconds(value: float | None) -> str:
     """A duration in the unit that suits it.
 

@@ -20,7 +20,7 @@ ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#F0E442"
 INK, FAINT = "#20242B", "#C9CED6"
 
 SEQUENTIAL, DIVERGING, ENERGY = "cividis", "PuOr", "magma"
-BACKGROUND_COLOUR, IGNORED_COLOUR = "#D9DCE1", "#FFFFFF"
+BACKGROUND_COLOUR = "#D9DCE1"
 
 # Further classes: Tol's muted scheme, then Kelly-like tints, none of them close to the first seven.
 _CLASS_COLOURS = (

@@ -71,9 +71,9 @@ class Row:
         return column.key != "flip" or self.calibrated
 
     def competes(self, column: Column) -> bool:
-        """Whether the row's value may be marked as best: not a 0 that holds by construction."""
+        """Whether the row's value may be marked as best: not one of fewer repeats, nor a 0 by construction."""
         flips_by_choice = column.key != "flip" or (self.calibrated and self.pipeline.preserves is None)
-        return flips_by_choice and self.cells[column.key].known
+        return flips_by_choice and not self.note and self.cells[column.key].known
 
 
 @dataclass(frozen=True)

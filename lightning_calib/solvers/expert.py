@@ -16,7 +16,7 @@ DENSE_CLASSES, DENSE_ENTRIES = 40, 2**25
 STALL, ROUNDING = 1e-10, 1e-8
 
 FIRST_DAMPING, DAMPING_UP, DAMPING_DOWN, SMALLEST_DAMPING = 1e-4, 30.0, 0.1, 1e-9
-INNER_ACCURACY, INNER_STEPS = 0.02, 12
+INNER_STEPS = 12
 
 # Steps after which the Hessian is taken anew at the current point.
 REFRESH = 12
@@ -136,12 +136,12 @@ class ExpertFit:
         assert self.model is not None
         if not math.isfinite(self.decrease) and self.base is None:
             self.model.anchor(self.theta, self.data_gradient, self.damping)
-            self.trial = minimize(self.model, hessian_at, self.theta, INNER_ACCURACY, INNER_STEPS)
+            self.trial = minimize(self.model, hessian_at, self.theta, INNER_STEPS)
             return
         hessian = self._corrected(self.model)
         hessian.damping = self.damping
         lower, upper = self.coordinates.lower - self.theta, self.coordinates.upper - self.theta
-        step = quadratic_minimum(hessian, self.gradient, lower, upper, INNER_ACCURACY * self.gradient_norm)
+        step = quadratic_minimum(hessian, self.gradient, lower, upper, hessian.accuracy * self.gradient_norm)
         self.trial = (self.theta + step).clamp(self.coordinates.lower, self.coordinates.upper)
 
     def _corrected(self, model: SampleModel) -> Hessian:

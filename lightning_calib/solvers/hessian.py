@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lightning_calib.solvers.model import SampleModel, diagonal_hessian, matrix_hessian
 
-CG_TOLERANCE, CG_STEPS = 1e-2, 60
+CG_TOLERANCE, CG_STEPS = 0.1, 40
 
 
 class Hessian(Protocol):
@@ -15,9 +15,11 @@ class Hessian(Protocol):
 
     Attributes:
         damping: added to the diagonal in products and solutions.
+        accuracy: share of a gradient that solutions can be asked to reach.
     """
 
     damping: float
+    accuracy: float
 
     def product(self, vector: Tensor) -> Tensor:
         """``H v``, ``(P,)``."""
@@ -36,6 +38,8 @@ class DenseHessian:
         model: the model.
         theta: where to take the derivatives.
     """
+
+    accuracy = 0.02
 
     def __init__(self, model: SampleModel, theta: Tensor) -> None:
         coordinates = model.coordinates
@@ -76,6 +80,8 @@ class ProductHessian:
         theta: where to take the derivatives.
     """
 
+    accuracy = 0.2
+
     def __init__(self, model: SampleModel, theta: Tensor) -> None:
         self.model = model
         self.design = model.design.float()
@@ -105,7 +111,7 @@ class ProductHessian:
         self.updates += [(-image, image / (step @ image)), (change, change / (step @ change))]
 
     def solve(self, free: Tensor, right: Tensor) -> Tensor:
-        """Conjugate gradients on the free coordinates, to a residual of one per cent."""
+        """Conjugate gradients on the free coordinates, to a tenth of the residual."""
         solution, residual = torch.zeros_like(right), right * free
         goal = CG_TOLERANCE * residual.norm()
         scaled = residual / (self.diagonal + self.damping)

@@ -21,7 +21,10 @@ from lightning_calib.solvers.survey import Facts, Survey
 Batch = tuple[Tensor, Tensor, Sequence[str] | None]
 
 TOLERANCE = 1e-6
-MAX_PASSES = 60
+MAX_PASSES = 100
+
+# Float64 values of the sample's features, over all predicted classes (64 MiB).
+SAMPLE_VALUES = 2**23
 
 
 def alone(sums: Tensor) -> Tensor:
@@ -81,7 +84,9 @@ class NewtonSolver:
         self.min_voxels = 10 * calibrator.num_classes if min_voxels is None else min_voxels
         self.regularizer = Regularizer.build(self.coordinates, lam, mu, eps)
         self.walk = Walk(calibrator, ignore_index, chunk_values)
-        self.sample_size = sample_size or default_sample_size(self.coordinates.num_experts, calibrator.num_classes)
+        self.sample_size = sample_size or default_sample_size(
+            self.coordinates.num_experts, self.coordinates.size, calibrator.num_classes
+        )
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
         self.experts = [ExpertFit(theta, self.regularizer) for theta in start]
         self.survey: Survey | None = Survey(len(self.experts), calibrator.num_classes, self.sample_size)
@@ -286,9 +291,20 @@ def run_newton(solver: NewtonSolver, batches: Iterable[Batch], reduce: Reduce = 
     return solver.certificate
 
 
-def default_sample_size(num_experts: int, num_classes: int) -> int:
-    """Voxels of each predicted class in the sample."""
-    return max(64, 16384 // num_classes) if num_experts == 1 else 2048
+def default_sample_size(num_experts: int, size: int, num_classes: int) -> int:
+    """Voxels of each predicted class in the sample: some times the coordinates, within 64 MiB of features.
+
+    Args:
+        num_experts: ``E``.
+        size: coordinates of an expert.
+        num_classes: ``C``.
+
+    Example:
+        >>> default_sample_size(1, 420, 20), default_sample_size(20, 420, 20), default_sample_size(118, 14042, 118)
+        (819, 2048, 602)
+    """
+    wanted = max(4096, min(16_384, 40 * size), 4 * size) // num_classes if num_experts == 1 else 2048
+    return max(64, min(wanted, SAMPLE_VALUES // num_classes**2))
 
 
 def _check_strengths(**strengths: float) -> None:

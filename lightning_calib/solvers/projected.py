@@ -69,7 +69,6 @@ def minimize(
     model: SampleModel,
     hessian_at: Callable[[SampleModel, Tensor], Hessian],
     theta: Tensor,
-    accuracy: float,
     max_steps: int,
 ) -> Tensor:
     """Minimum of the model within the bounds of its coordinates, from ``theta (P,)`` inside them.
@@ -78,16 +77,15 @@ def minimize(
         model: value and gradient.
         hessian_at: builds the Hessian at a point.
         theta: the start.
-        accuracy: share of the start's projected gradient to stop at.
         max_steps: Newton steps at most.
     """
     lower, upper = model.coordinates.lower, model.coordinates.upper
     value, gradient = model.value_and_gradient(theta)
-    size = projected_gradient(theta, gradient, lower, upper).abs().max()
-    goal = float(accuracy * size)
+    start = float(projected_gradient(theta, gradient, lower, upper).abs().max())
     for _ in range(max_steps):
         hessian = hessian_at(model, theta)
         hessian.damping = model.damping
+        goal = hessian.accuracy * start
         step = quadratic_minimum(hessian, gradient, lower - theta, upper - theta, goal / 4)
         theta, value, gradient, moved = _search(model, theta, value, gradient, step)
         size = projected_gradient(theta, gradient, lower, upper).abs().max()

@@ -144,16 +144,21 @@ class CalibrationTask(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Early stopping for adam."""
-        return [EarlyStopping("val/nll", patience=self.patience)] if self.solver == "adam" else []
+        stops = self.solver == "adam" and self.trainer.enable_validation
+        return [EarlyStopping("val/nll", patience=self.patience)] if stops else []
+
+    def setup(self, stage: str) -> None:
+        """Refuse what the solver cannot fit, before anything is set up for it."""
+        if stage == "fit" and not list(self.calibrator.parameters()):
+            raise ValueError(f"{self.calibrator.name} has nothing to fit: test it as it is")
+        if stage == "fit" and self.solver not in ("adam", choose_solver(self.calibrator)):
+            raise ValueError(f"{self.solver} cannot fit {self.calibrator.name}; leave the solver at auto, or use adam")
 
     def on_fit_start(self) -> None:
         """Build newton's machine, or bring it back to where a checkpoint left it."""
-        if not list(self.calibrator.parameters()):
-            raise ValueError(f"{self.calibrator.name} has nothing to fit: test it as it is")
         if self.solver != "newton":
             return
-        if not isinstance(self.calibrator, AffineCalibrator):
-            raise ValueError(f"newton fits affine calibrators, not {self.calibrator.name}; leave the solver at auto")
+        assert isinstance(self.calibrator, AffineCalibrator)  # setup has made sure
         lam, mu, eps = self.strengths.values()
         self.newton = NewtonSolver(self.calibrator, lam, mu, eps, self.ignore_index)
         if self._resumed is not None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -298,3 +299,10 @@ def test_a_killed_writer_leaves_no_broken_case(tmp_path):
     store.verify()
     for index, case in enumerate(store):
         assert torch.equal(case.logits, make_case(index, (64, 64))[0])
+
+
+def test_the_example_of_the_documentation_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "outputs.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(example, "docs/outputs.md", "exec"), {})
+    assert "frame_2 torch.Size([2, 2, 16, 16]) torch.Size([2, 16, 16])" in capsys.readouterr().out

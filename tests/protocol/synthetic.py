@@ -16,9 +16,9 @@ from lightning_calib.data.manifest import Member
 from lightning_calib.data.store import OutputStore
 from lightning_calib.data.writer import OutputWriter
 from lightning_calib.functional import boundary_distance
-from lightning_calib.functional.boundary import BANDS
 from lightning_calib.protocol import layout
 from lightning_calib.protocol.evaluation import Facts, TestCase, evaluate
+from lightning_calib.protocol.plan import Protocol
 from lightning_calib.protocol.records import FitRecord, add_timing, write_evaluation, write_failure, write_fit
 from lightning_calib.protocol.summary import write_summary
 from lightning_calib.protocol.tables import CurveRow
@@ -78,7 +78,8 @@ def write_results(folder: Path, store: OutputStore, pipelines=PAPER_PIPELINES, r
     """A calibration folder; (repeat, pipeline) pairs in `fail` are recorded as failed."""
     manifest = store.manifest
     facts = Facts(manifest.dataset, manifest.ignore_index, manifest.background)
-    layout.write_json(folder / layout.SETTINGS, settings_of(store, pipelines, repeats, seed))
+    protocol = Protocol(str(store.path), list(pipelines), repeats, trials=4, seed=seed)
+    layout.write_json(folder / layout.SETTINGS, protocol.describe())
     for repeat in range(repeats):
         order = np.random.default_rng([seed, repeat]).permutation(store.case_ids).tolist()
         third = len(order) // 3
@@ -124,28 +125,3 @@ def test_case(store: OutputStore, case_id: str, pooling: str) -> TestCase:
 
 
 test_case.__test__ = False
-
-
-def settings_of(store: OutputStore, pipelines, repeats: int, seed: int) -> dict:
-    """`settings.json` as `calibrate.py run` writes it."""
-    manifest = store.manifest
-    return {
-        "format_version": layout.RESULTS_VERSION,
-        "outputs": str(store.path),
-        "dataset": {
-            "name": manifest.dataset,
-            "class_names": list(manifest.class_names),
-            "num_classes": manifest.num_classes,
-            "background": manifest.background,
-            "ignore_index": manifest.ignore_index,
-            "spatial_dims": manifest.spatial_dims,
-            "num_members": manifest.num_members,
-            "num_cases": len(store),
-        },
-        "pipelines": list(pipelines),
-        "repeats": repeats,
-        "seed": seed,
-        "trials": 4,
-        "bands": [float(edge) for edge in BANDS],
-        "versions": {"lightning_calib": "0.1.0", "torch": str(torch.__version__)},
-    }

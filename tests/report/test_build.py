@@ -174,6 +174,15 @@ def test_a_run_without_the_uncalibrated_ensemble_says_so(tmp_path):
     assert "No pipeline of this run changed" in page.sections["flip-maps"]
 
 
+def test_without_a_calibrator_worth_having_the_ensemble_stays_as_it_is(tmp_path):
+    store = write_outputs(tmp_path / "outputs", cases=6)
+    write_results(tmp_path / "calibration", store, pipelines=("identity(z)",), repeats=1)
+    page = make(tmp_path)
+    assert "Deploy identity(z)." in page.sections["answer"]
+    assert "leave it so" in page.sections["answer"]
+    assert "could not be read" not in "".join(page.sections.values())
+
+
 def test_names_and_errors_are_text_never_markup(damaged):
     settings = damaged / "calibration" / layout.SETTINGS
     facts = json.loads(settings.read_text(encoding="utf-8"))
@@ -215,9 +224,11 @@ def test_log_probabilities_have_no_free_energy_to_show(tmp_path):
 
 
 def test_the_command_writes_beside_the_calibration_folder(small, capsys):
-    assert main(["report", "--calibration", str(small / "calibration")]) == 0
+    assert main(["report", "--calibration", str(small / "calibration"), "--preserve", "none"]) == 0
     assert str(small / "report" / "index.html") in capsys.readouterr().out
-    assert (small / "report" / "index.html").is_file()
+    choice = Results.open(small / "calibration").summary["recommendation"]["none"]["pipeline"]
+    assert choice != "ts(z)"
+    assert f"Deploy {choice}." in read(small / "report" / "index.html").sections["answer"]
 
 
 def test_the_command_refuses_a_folder_without_results(tmp_path, capsys):

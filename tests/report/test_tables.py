@@ -58,6 +58,11 @@ def test_best_values_are_those_that_look_best():
     assert marked(table, "dice") == ["identity(z)", "ts(z)"]  # both are written 80.0
 
 
+def test_a_score_of_fewer_repeats_does_not_compete_for_best():
+    table = small_table(notes={"ms(z)": "repeat 1: it broke", "dc(z)": "repeat 1: it broke"})
+    assert marked(table, "nll") == ["ts(z)"]
+
+
 def test_a_guaranteed_zero_does_not_compete_for_fewest_flips():
     assert marked(small_table(), "flip") == ["ms(z)"]
 

@@ -49,8 +49,8 @@ def _sizes(sizes: Sequence[int] | None, reference: int, available: int) -> list[
         return sorted({min(max(round(factor * reference), 1), most) for factor in _FACTORS})
     if wrong := [size for size in sizes if not 1 <= size < available]:
         raise StudyError(
-            f"sizes {wrong}: {available} cases are not for testing, of which cal can get 1 to {available - 1}; the rest "
-            "is for val"
+            f"sizes {wrong}: {available} cases are not for testing, of which cal can get 1 to {available - 1}; the "
+            "rest is for val"
         )
     return sorted(set(sizes))
 

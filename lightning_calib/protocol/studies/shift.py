@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-
 from lightning_calib.data.atomic import sha256
 from lightning_calib.data.corruptions import CORRUPTION
 from lightning_calib.data.manifest import MANIFEST

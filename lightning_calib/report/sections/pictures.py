@@ -1,5 +1,7 @@
 """Sections drawn from the stored outputs: confidence maps, flip maps, free energy."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
@@ -7,7 +9,7 @@ from lightning_calib.protocol.tables import CaseRow
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.inputs import Inputs, MissingInput
 from lightning_calib.report.map_figures import confidence_figure, energy_figure, flip_figure
-from lightning_calib.report.maps import CaseMaps, case_maps, free_energy
+from lightning_calib.report.maps import IGNORED, CaseMaps, case_maps, free_energy
 from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Picture, Section
 
@@ -28,7 +30,7 @@ def confidences(inputs: Inputs) -> Section:
     caption = (
         f"Test cases of repeat {repeat}, from the hardest (largest NLL without calibration) to the easiest. "
         f"Confidence before: {inputs.uncalibrated(pipeline)}; after: {pipeline}. "
-        "Good confidences are low where the errors are, and high elsewhere."
+        f"Good confidences are low where the errors are, and high elsewhere.{_blank_note(maps)}"
     )
     return Section(
         "confidence-maps",
@@ -94,7 +96,13 @@ def _flip_picture(inputs: Inputs, changed: dict[str, list[CaseRow]]) -> Picture:
         raise MissingInput(f"There is no fitted calibrator of {name} in {inputs.results.folder}.")
     figure = flip_figure(list(maps.values()), store.manifest.class_names, store.manifest.background)
     caption = f"The test cases on which {name}, the pipeline with most flips, changes most voxels."
+    caption += _blank_note(maps.values())
     return Picture("flips", figure, caption, wide=True)
+
+
+def _blank_note(maps: Iterable[CaseMaps]) -> str:
+    """What blank places are, where there are any."""
+    return " Blank: voxels that do not count." if any((case.target == IGNORED).any() for case in maps) else ""
 
 
 def free_energies(inputs: Inputs) -> Section:

@@ -16,6 +16,7 @@ from lightning_calib.protocol.statistics import (
 from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import plural
 from lightning_calib.report.section import Section
 from lightning_calib.report.tables import BLOCK_TITLES
 
@@ -76,16 +77,22 @@ def _told_gain(column: Column, before: Interval, after: Interval, change: Interv
 def _sentence(gains: Sequence[dict[str, Any]], pipeline: PipelineName, inputs: Inputs) -> str:
     """The headline in one sentence."""
     told = {gain["column"].key: gain for gain in gains}
+    if pipeline.calibrator == "identity":
+        return "No calibrator that qualifies had a lower NLL on val than the ensemble as it is: leave it so."
     if "ece" not in told:
         return f"There are no scores of {inputs.uncalibrated(pipeline)} in this run to compare it with."
     ece, nll = told["ece"], told["nll"]
     verb = {"better": "lowers", "worse": "raises"}.get(ece["verdict"], "does not clearly change")
     return (
         f"Against the uncalibrated ensemble it {verb} the expected calibration error: {ece['before']} before, "
-        f"{ece['after']} after (difference {ece['change']}, 95 % interval {ece['interval']}). "
-        f"The negative log-likelihood goes from {nll['before']} to {nll['after']} "
-        f"(difference {nll['change']}, {nll['interval']})."
+        f"{ece['after']} after ({_change(ece)}). The negative log-likelihood goes from {nll['before']} to "
+        f"{nll['after']} ({_change(nll)})."
     )
+
+
+def _change(gain: dict[str, Any]) -> str:
+    """A difference, with its interval where there is one."""
+    return f"difference {gain['change']}" + (f", 95 % interval {gain['interval']}" if gain["interval"] else "")
 
 
 def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
@@ -94,12 +101,10 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     regret = {key: format_metric(nll, choice["regret"][key], 4) for key in ("mean", "low", "high")}
     repeats, rivals = len(inputs.results.repeats), len(choice["val_nll"])
     told = [
-        f"Chosen on val by the lowest NLL among {rivals} pipelines that qualify; "
-        f"{choice['votes']} of {repeats} repeats would choose it on their own.",
-        "On test it turned out best as well."
-        if choice["best"] == choice["pipeline"] and choice["regret"]["mean"] == 0
-        else f"On test, {choice['best']} turned out best; choosing on val cost {regret['mean']} NLL "
-        f"[{regret['low']}, {regret['high']}].",
+        f"Chosen on val by the lowest NLL among {plural(rivals, 'pipeline')} that qualified; "
+        f"{choice['votes']} of {plural(repeats, 'repeat')} would choose it alone.",
+        f"On test, {'it' if choice['best'] == choice['pipeline'] else choice['best']} turned out best. Letting each "
+        f"repeat choose on its val cost {regret['mean']} [{regret['low']}, {regret['high']}] in test NLL against that.",
     ]
     close = choice["within_noise"]
     if close:
@@ -114,7 +119,7 @@ def _others(inputs: Inputs) -> list[dict[str, Any]]:
     told = []
     for constraint, meaning in _CONSTRAINTS.items():
         choice = inputs.results.summary["recommendation"].get(constraint)
-        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.constraint}
+        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.preserve}
         if choice is not None:
             scores = {key: choice["test"].get(key, {}).get("mean") for key in HEADLINE_METRICS}
             told_scores = {key: format_metric(COLUMN[key], value, _decimals(key)) for key, value in scores.items()}
@@ -136,9 +141,7 @@ def scores(inputs: Inputs) -> Section:
         "explain": explain,
         "recommended": inputs.deployed,
     }
-    lead = (
-        f"Test scores on {table.dataset}, averaged over cases and over {len(inputs.results.repeats)} repeats, "
-        "in the blocks of the paper."
-    )
+    repeats = plural(len(inputs.results.repeats), "repeat")
+    lead = f"Test scores on {table.dataset}, averaged over cases and over {repeats}, in the blocks of the paper."
     notices = tuple(f"{name} is incomplete. {note}" for name, note in inputs.notes.items())
     return Section("scores", "All pipelines", lead, "scores.html", notices=notices, data=data)

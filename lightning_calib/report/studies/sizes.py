@@ -21,8 +21,8 @@ def calibration_size(inputs: Inputs) -> Section:
     facts, folder = read_facts(inputs, CALIBRATION), study_folder(inputs, CALIBRATION)
     rows = read_rows(folder / "deltas.csv", ScoreRow)
     caption = (
-        f"Change of each score against fits on n = {facts['reference']} cases, paired by test case, with 95 % intervals "
-        "(ACE: smallest and largest repeat). Above zero is worse."
+        f"Change of each score against fits on n = {facts['reference']} cases, paired by test case, with 95 % "
+        "intervals (ACE: smallest and largest repeat). Above zero is worse."
     )
     ticks = [str(size) for size in facts["settings"]]
     figure = series_figure(panels(rows, facts["pipelines"], ticks, "Δ "), ticks, "calibration cases n", zero=True)

@@ -1,0 +1,21 @@
+"""Two processes give the result of one."""
+
+import pytest
+import torch
+
+from tests.stores import write_store
+from tests.tasks import ddp
+
+
+@pytest.mark.parametrize(("solver", "tolerance"), [("newton", 1e-6), ("adam", 1e-8)])
+def test_two_processes_give_the_result_of_one(tmp_path, solver, tolerance):
+    store = write_store(tmp_path / "outputs", cases=11, shape=(12, 12)).path
+    alone = ddp.run(store, solver, devices=1)
+    two = ddp.run_two(store, solver, tmp_path)
+    assert two["steps"] == alone["steps"] == (ddp.ADAM_STEPS if solver == "adam" else 0)
+    torch.testing.assert_close(two["log_probs"], alone["log_probs"], rtol=0, atol=tolerance)
+    assert two["objective"] == pytest.approx(alone["objective"], abs=1e-6)
+    assert [point["val_nll"] for point in two["curve"]] == pytest.approx(
+        [point["val_nll"] for point in alone["curve"]], abs=1e-6
+    )
+    assert two["scores"] == pytest.approx(alone["scores"], abs=1e-6)
