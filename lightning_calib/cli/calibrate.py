@@ -17,6 +17,7 @@ from lightning_calib.cli.fit import fit
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
+from lightning_calib.cli.reproduce import reproduce
 from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
 from lightning_calib.cli.study import STUDIES
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "verify": verify,
     "audit": audit,
     "study": STUDIES,
+    "reproduce": reproduce,
 }
 
 

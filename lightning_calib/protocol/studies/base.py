@@ -228,11 +228,8 @@ def _write_part(compute: Callable[[Job], list[Row]], kind: type[Row], part: tupl
     write_rows(path, rows, kind)
 
 
-def test_cases(cases: StoredCases, case_ids: Sequence[str]) -> Iterator[TestCase]:
+def read_cases(cases: StoredCases, case_ids: Sequence[str]) -> Iterator[TestCase]:
     """Pooled cases with their distances, in order."""
     for case_id in case_ids:
         logits, target = cases.read(case_id)
         yield TestCase(case_id, logits[None], target[None], cases.distance(case_id)[None])
-
-
-test_cases.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest to collect

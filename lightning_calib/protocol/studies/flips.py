@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.protocol.statistics import Floats, intervals, point_estimate, two_level_bootstrap
-from lightning_calib.protocol.studies.base import Pass, Pipelines, Study, test_cases
+from lightning_calib.protocol.studies.base import Pass, Pipelines, Study, read_cases
 
 NAME = "flips"
 WORST = 3  # cases that are named, for the maps
@@ -97,7 +97,7 @@ def flip_rows(study: Study, job: Pass) -> list[FlipRow]:
     """Flips of every case, pipeline and band of a pass."""
     cases, rows = study.cases(job.pooling), []
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
-    for case in test_cases(cases, job.case_ids):
+    for case in read_cases(cases, job.case_ids):
         counted = case.target[0] != cases.ignore_index
         before, target, distance = (x[0][counted] for x in (winning_class(case.logits), case.target, case.distance))
         for name, calibrator in calibrators.items():

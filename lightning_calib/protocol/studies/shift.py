@@ -17,7 +17,7 @@ from lightning_calib.protocol import layout, records
 from lightning_calib.protocol.evaluation import Facts, evaluate
 from lightning_calib.protocol.plan import digest
 from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.studies.base import Pipelines, Study, StudyError, test_cases
+from lightning_calib.protocol.studies.base import Pipelines, Study, StudyError, read_cases
 from lightning_calib.protocol.studies.scores import ScoreRow, change_rows, score_rows
 from lightning_calib.protocol.summary import join_tables, matched_comparisons
 
@@ -75,7 +75,7 @@ def shift_job(study: Study, job: ShiftJob) -> None:
     cases = study.cases(job.pooling, store)
     facts = Facts(store.manifest.dataset, cases.ignore_index, store.manifest.background)
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
-    evaluated = evaluate(test_cases(cases, study.results.test_cases(job.repeat)), calibrators, facts, job.repeat)
+    evaluated = evaluate(read_cases(cases, study.results.test_cases(job.repeat)), calibrators, facts, job.repeat)
     for name in job.pipelines:
         folder = layout.task_folder(study.folder / job.images, job.repeat, name)
         folder.mkdir(parents=True, exist_ok=True)
