@@ -118,13 +118,17 @@ class VoxelBatches(Dataset[Batch]):
 
 
 class ImageBatches(Dataset[Batch]):
-    """Whole images or random crops in random order, for calibrators that look at neighbours.
+    """Whole images or random crops, for full-batch solvers and for calibrators that look at neighbours.
+
+    Every process takes as many steps: Lightning has them meet at each one. Where images run out, a process gets an
+    empty batch.
 
     Args:
         cases: where images come from.
         case_ids: the cases to use.
         batch_images: images a batch, over all processes; None for one a process.
         crop: size of the crop; an image that is smaller along an axis stays whole there. None for whole images.
+        shuffle: draw a new order every epoch; otherwise images come in the order of ``case_ids``.
         seed: seed of order and crops.
     """
 
@@ -134,6 +138,7 @@ class ImageBatches(Dataset[Batch]):
         case_ids: Sequence[str],
         batch_images: int | None = None,
         crop: Sequence[int] | None = None,
+        shuffle: bool = True,
         seed: int = 0,
     ) -> None:
         dims = cases.store.manifest.spatial_dims
@@ -141,7 +146,7 @@ class ImageBatches(Dataset[Batch]):
             raise ValueError(f"crop = {list(crop)}: give {dims} sizes of 1 or more")
         self.cases, self.case_ids, self.seed = cases, list(case_ids), seed
         self.batch_images = world()[1] if batch_images is None else batch_images
-        self.crop = crop
+        self.crop, self.shuffle = crop, shuffle
 
     def __len__(self) -> int:
         """Batches an epoch."""
@@ -150,15 +155,17 @@ class ImageBatches(Dataset[Batch]):
     def __getitem__(self, key: SampleKey) -> Batch:
         """This process's share of a batch, ``logits (b, C, *S)`` and ``target (b, *S)``; b may be 0."""
         rank, replicas = world()
-        order = np.random.default_rng([self.seed, key.epoch]).permutation(len(self.case_ids))
+        order = np.arange(len(self.case_ids))
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, key.epoch]).permutation(len(order))
         batch = order[key.position * self.batch_images :][: self.batch_images][rank::replicas]
         names = [self.case_ids[i] for i in batch]
         samples = [self._crop(*self.cases.read(name), name, key) for name in names]
-        if not samples:
-            manifest = self.cases.store.manifest
-            ones = (1,) * manifest.spatial_dims
-            empty = torch.zeros(0, *ones, dtype=torch.long)
-            return {"logits": torch.zeros(0, manifest.num_classes, *ones), "target": empty, "case_id": names}
+        if len(samples) == 1:  # mapped from the file, not copied
+            return {"logits": samples[0][0][None], "target": samples[0][1][None], "case_id": names}
+        return self._stack(samples, names) if samples else self._empty()
+
+    def _stack(self, samples: list[tuple[Tensor, Tensor]], names: list[str]) -> Batch:
         if len({target.shape for _, target in samples}) > 1:
             raise ValueError(
                 f"cases {', '.join(names)} differ in size and cannot share a batch: set a crop, or batch_images to "
@@ -166,6 +173,12 @@ class ImageBatches(Dataset[Batch]):
             )
         logits, target = zip(*samples, strict=True)
         return {"logits": torch.stack(logits), "target": torch.stack(target), "case_id": names}
+
+    def _empty(self) -> Batch:
+        manifest = self.cases.store.manifest
+        ones = (1,) * manifest.spatial_dims
+        target = torch.zeros(0, *ones, dtype=torch.long)
+        return {"logits": torch.zeros(0, manifest.num_classes, *ones), "target": target, "case_id": []}
 
     def _crop(self, logits: Tensor, target: Tensor, case_id: str, key: SampleKey) -> tuple[Tensor, Tensor]:
         if self.crop is None:

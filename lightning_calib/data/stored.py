@@ -169,14 +169,14 @@ class StoredOutputsDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches of ``cal`` in the form that ``train_batches`` names."""
-        if self.train_batches == "cases":
-            return self.case_dataloader("cal")
         options: Mapping[str, Any] = {"cases": self.cases, "case_ids": self.ids("cal"), "seed": self.seed}
         dataset: VoxelBatches | ImageBatches
         if self.train_batches == "voxels":
             dataset = VoxelBatches(batch_voxels=self.batch_voxels, memory=self.memory, **options)
-        else:
+        elif self.train_batches == "images":
             dataset = ImageBatches(batch_images=self.batch_images, crop=self.crop, **options)
+        else:
+            dataset = ImageBatches(shuffle=False, **options)
         return DataLoader(dataset=dataset, batch_size=None, sampler=StepSampler(len(dataset)))
 
     def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:

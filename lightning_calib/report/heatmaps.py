@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +16,8 @@ from lightning_calib.report.style import DIVERGING, look, new_figure
 Floats = NDArray[np.float64]
 
 _WRITTEN_UP_TO = 6  # classes for which the numbers are written into the cells
-_LIMIT_QUANTILE = 0.99  # of absolute values: a few large entries would bleach the rest
+_BIAS_WRITTEN_UP_TO = 12  # classes for which at least those of the bias are
+_LIMIT_QUANTILE = 0.99  # of absolute weights: a few large entries, or the bias, would bleach the rest
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def matrix_figure(matrices: Sequence[Matrix], columns: int = 4) -> Figure:
 
 
 def _limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
-    values = np.concatenate([np.abs(np.append(m.weight.ravel(), m.bias)) for m in matrices])
+    values = np.concatenate([np.abs(m.weight.ravel()) for m in matrices])
     limit = max(float(np.quantile(values, _LIMIT_QUANTILE)), 1e-6)
     return -limit, limit
 
@@ -97,21 +99,14 @@ def _draw(axes: Axes, matrix: Matrix, norm: TwoSlopeNorm, named: bool) -> None:
     axes.tick_params(length=0, labelsize=7)
     axes.set_xticks([*range(size), size + 1], [*matrix.labels, "bias"], rotation=60, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(size), matrix.labels if named else [""] * size)
-    if size <= _WRITTEN_UP_TO:
-        _write(axes, values, norm)
+    if size <= _BIAS_WRITTEN_UP_TO:
+        _write(axes, values, norm, bias_only=size > _WRITTEN_UP_TO)
 
 
-def _write(axes: Axes, values: Floats, norm: TwoSlopeNorm) -> None:
+def _write(axes: Axes, values: Floats, norm: TwoSlopeNorm, bias_only: bool) -> None:
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5 if bias_only else 6.5}
     for (row, column), value in np.ndenumerate(values):
-        if not np.isnan(value):
+        if not np.isnan(value) and (not bias_only or column == len(values) + 1):
             dark = abs(float(norm(value)) - 0.5) > 0.33
-            colour = "#FFFFFF" if dark else "#000000"
-            axes.text(
-                column,
-                row,
-                f"{value + 0.0:.1f}".replace("-0.0", "0.0"),
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=colour,
-            )
+            text = f"{value:.1f}".replace("-0.0", "0.0")
+            axes.text(column, row, text, color="#FFFFFF" if dark else "#000000", **style)

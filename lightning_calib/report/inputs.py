@@ -16,6 +16,16 @@ from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.tables import MainTable, Row, main_table
 
 
+def first_line(text: str) -> str:
+    r"""An error without its traceback.
+
+    Example:
+        >>> first_line("ValueError: no\nTraceback (most recent call last):")
+        'ValueError: no'
+    """
+    return text.strip().partition("\n")[0]
+
+
 class MissingInput(ValueError):
     """A section cannot be made; the message says what is missing and why."""
 
@@ -67,8 +77,8 @@ class Inputs:
 
     @cached_property
     def notes(self) -> dict[str, str]:
-        """What is to be said about pipelines without scores in all repeats."""
-        errors = {(failure.repeat, failure.pipeline): failure.error for failure in self.results.failures}
+        """What is to be said about pipelines without scores in all repeats: the first line of each error."""
+        errors = {(f.repeat, f.pipeline): first_line(f.error) for f in self.results.failures}
         notes: dict[str, list[str]] = {}
         for repeat, name in self.results.missing:
             reason = errors.get((repeat, name), "no scores were written")

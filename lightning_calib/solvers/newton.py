@@ -303,7 +303,9 @@ def default_sample_size(num_experts: int, size: int, num_classes: int) -> int:
         >>> default_sample_size(1, 420, 20), default_sample_size(20, 420, 20), default_sample_size(118, 14042, 118)
         (819, 2048, 602)
     """
-    wanted = max(4096, min(16_384, 40 * size), 4 * size) // num_classes if num_experts == 1 else 2048
+    few = size <= 2 * num_classes  # scales and biases only
+    shared = 4096 if few else max(16_384, 4 * size)
+    wanted = shared // num_classes if num_experts == 1 else 2048
     return max(64, min(wanted, SAMPLE_VALUES // num_classes**2))
 
 

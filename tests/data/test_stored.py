@@ -270,6 +270,18 @@ def test_processes_share_a_batch_without_repeats(store, monkeypatch):
     assert shares[1][1][2]["logits"].shape[0] == 0  # 9 images: the third batch has one
 
 
+def test_processes_take_equally_many_steps_over_uneven_cases(store, monkeypatch):
+    data = StoredOutputsDataModule(store, pooling="z", cal=5, val=2)
+    seen = []
+    for rank in range(3):
+        monkeypatch.setattr("lightning_calib.data.fit_batches.world", lambda rank=rank: (rank, 3))
+        batches = list(data.train_dataloader())
+        assert len(batches) == 2
+        seen += [name for batch in batches for name in batch["case_id"]]
+    assert batches[1]["logits"].shape[0] == 0
+    assert sorted(seen) == list(data.ids("cal"))
+
+
 def test_crops_stay_inside_and_whole_images_stay_whole(store):
     cases = StoredCases(store, "z")
     crops = epoch_of(ImageBatches(cases, store.case_ids, batch_images=2, crop=(8, 64)), 0)

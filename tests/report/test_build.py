@@ -16,7 +16,9 @@ from lightning_calib.data.writer import OutputWriter
 from lightning_calib.protocol import layout
 from lightning_calib.protocol.results import Results
 from lightning_calib.report.build import build_report
+from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.sections import SECTIONS
+from lightning_calib.report.sections.fits import certificates
 from tests.protocol.synthetic import CLASSES, member_logits, write_outputs, write_results
 
 FEW = ("identity(p0)", "identity(z)", "ms(z)", "dc(z)", "ts(z)")
@@ -89,8 +91,8 @@ def test_the_gain_is_the_mean_difference_case_by_case(calibration, page):
 
 def test_failed_pipelines_are_named_with_their_errors(page):
     text = Page(page).sections["scores"]
-    assert "cdc(p) is incomplete. repeat 0: RuntimeError: the objective is NaN" in text
-    assert "ms_c(z) is incomplete. repeat 1: RuntimeError" in text
+    assert "cdc(p) is incomplete: repeat 0: RuntimeError: the objective is NaN" in text
+    assert "ms_c(z) is incomplete: repeat 1: RuntimeError" in text
     assert "repeat 1: RuntimeError" in Page(page).sections["fits"]
 
 
@@ -234,3 +236,21 @@ def test_the_command_writes_beside_the_calibration_folder(small, capsys):
 def test_the_command_refuses_a_folder_without_results(tmp_path, capsys):
     assert main(["report", "--calibration", str(tmp_path)]) == 2
     assert "no results there" in capsys.readouterr().err
+
+
+def test_fits_tell_failures_with_tracebacks_aside_and_trials_that_did_not_help(damaged):
+    folder = damaged / "calibration" / "repeats" / "0"
+    error = "ValueError: too few voxels\nTraceback (most recent call last):\n  File 'a.py'"
+    (folder / "ms-z" / layout.FIT).write_text(json.dumps({"status": "failed", "error": error}), encoding="utf-8")
+    kept = json.loads((folder / "dc-z" / layout.FIT).read_text(encoding="utf-8"))
+    kept |= {"certificate": {}, "hyperparameters": {}, "val_nll": kept["identity_val_nll"]}
+    (folder / "dc-z" / layout.FIT).write_text(json.dumps(kept), encoding="utf-8")
+    results = Results.open(damaged / "calibration")
+    section = certificates(Inputs(results, None))
+    rows = {row["pipeline"]: row for row in section.data["rows"]}
+    assert rows["ms(z)"]["failures"] == [
+        {"message": "repeat 0: ValueError: too few voxels", "traceback": error.split("\n", 1)[1]}
+    ]
+    assert rows["dc(z)"]["hyperparameters"] == "no trial was better than no calibration"
+    assert rows["ts(z)"]["hyperparameters"] == "lam 0.001, mu 0.001"
+    assert rows["ts(z)"]["time"] == "1.2 s"

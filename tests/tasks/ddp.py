@@ -1,9 +1,10 @@
 """What two processes run to be compared with one."""
 
-import multiprocessing
+import faulthandler
 import os
 import socket
-import warnings
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from pytorch_lightning.strategies import DDPStrategy
 from lightning_calib.data.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import CalibrationTask
 
+ROOT = Path(__file__).parents[2]
+SOLVERS = ("adam", "newton")
 ADAM_STEPS = 20
 
 
@@ -51,26 +54,28 @@ def run(store: Path, solver: str, devices: int) -> dict[str, object]:
     }
 
 
-def run_two(store: Path, solver: str, folder: Path) -> dict[str, object]:
-    """The result of rank 0; forked processes need not import everything again."""
+def run_two(store: Path, folder: Path) -> dict[str, dict[str, object]]:
+    """Results of rank 0 by solver; the processes find each other as those of ``torchrun`` do."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_work, args=(store, solver, folder, rank, port)) for rank in range(2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
-        for process in processes:
-            process.start()
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.tasks.ddp", str(store), str(folder / "two.pt")]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, env=os.environ | common | {"LOCAL_RANK": rank, "RANK": rank})
+        for rank in ("0", "1")
+    ]
     for process in processes:
-        process.join(200)
-        process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
-    found: dict[str, object] = torch.load(folder / "0.pt", weights_only=True)
+        process.wait(300)
+    assert [process.returncode for process in processes] == [0, 0]
+    found: dict[str, dict[str, object]] = torch.load(folder / "two.pt", weights_only=True)
     return found
 
 
-def _work(store: Path, solver: str, folder: Path, rank: int, port: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    os.environ |= {"WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": str(rank), "RANK": str(rank)}
-    torch.save(run(store, solver, devices=2), folder / f"{rank}.pt")
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(280, exit=True)  # where two processes wait for each other
+    torch.set_num_threads(1)
+    results = {solver: run(Path(sys.argv[1]), solver, devices=2) for solver in SOLVERS}
+    if os.environ["RANK"] == "0":
+        torch.save(results, sys.argv[2])

@@ -7,11 +7,19 @@ from tests.stores import write_store
 from tests.tasks import ddp
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_store(tmp_path_factory.mktemp("ddp") / "outputs", cases=11, shape=(12, 12)).path
+
+
+@pytest.fixture(scope="module")
+def both(store):
+    return ddp.run_two(store, store.parent)
+
+
 @pytest.mark.parametrize(("solver", "tolerance"), [("newton", 1e-6), ("adam", 1e-8)])
-def test_two_processes_give_the_result_of_one(tmp_path, solver, tolerance):
-    store = write_store(tmp_path / "outputs", cases=11, shape=(12, 12)).path
-    alone = ddp.run(store, solver, devices=1)
-    two = ddp.run_two(store, solver, tmp_path)
+def test_two_processes_give_the_result_of_one(store, both, solver, tolerance):
+    alone, two = ddp.run(store, solver, devices=1), both[solver]
     assert two["steps"] == alone["steps"] == (ddp.ADAM_STEPS if solver == "adam" else 0)
     torch.testing.assert_close(two["log_probs"], alone["log_probs"], rtol=0, atol=tolerance)
     assert two["objective"] == pytest.approx(alone["objective"], abs=1e-6)

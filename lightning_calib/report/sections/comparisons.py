@@ -52,7 +52,8 @@ def _difference(column: Column, entry: dict[str, Any] | None, pair: tuple[str, s
 def _comparison_row(entry: dict[str, Any]) -> dict[str, Any]:
     column = COLUMN[entry["metric"]]
     values = [entry["difference"][key] for key in ("mean", "low", "high")]
-    decimals = choose_decimals(column, [value for value in values if value is not None])
+    width = [values[2] - values[1]] if None not in values else []
+    decimals = choose_decimals(column, [value for value in values[:1] if value is not None] + width) + column.percent
     mean, low, high = (format_metric(column, value, decimals, signed=True) for value in values)
     wide = [format_metric(column, entry["clustered"][key], decimals, signed=True) for key in ("low", "high")]
     return {

@@ -6,7 +6,7 @@ from typing import Any
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.calibrators.registry import build
 from lightning_calib.report.columns import COLUMN, format_metric
-from lightning_calib.report.inputs import Inputs, MissingInput
+from lightning_calib.report.inputs import Inputs, MissingInput, first_line
 from lightning_calib.report.numbers import format_count, format_scientific, format_seconds
 from lightning_calib.report.section import Section
 
@@ -30,7 +30,7 @@ def _fit_row(inputs: Inputs, name: str) -> dict[str, Any] | None:
     certificates = [fit.get("certificate") or {} for fit in done]
     warnings = list(dict.fromkeys(w for c in certificates for w in c.get("warnings", ())))
     gradients = [c["gradient_norm"] for c in certificates if c.get("gradient_norm") is not None]
-    seconds = [value for r, _ in fits for value in (inputs.results.timing(r, name) or {}).values()]
+    seconds = [times["fit"] for r, _ in fits if "fit" in (times := inputs.results.timing(r, name) or {})]
     return {
         "pipeline": name,
         "parameters": _parameters(inputs, name),
@@ -38,14 +38,20 @@ def _fit_row(inputs: Inputs, name: str) -> dict[str, Any] | None:
         "converged": [bool(c["converged"]) for c in certificates if "converged" in c],
         "passes": _joined(format_count(c["passes"]) for c in certificates if c.get("passes") is not None),
         "gradient": format_scientific(max(gradients, default=None)),
-        "hyperparameters": _joined(_told(fit.get("hyperparameters") or {}) for fit in done),
+        "hyperparameters": _joined(_told(fit, calibrated=not name.startswith("identity")) for fit in done),
         "val": _joined(format_metric(COLUMN["nll"], fit.get("val_nll")) for fit in done),
         "identity": _joined(format_metric(COLUMN["nll"], fit.get("identity_val_nll")) for fit in done),
         "time": format_seconds(sum(seconds) if seconds else None),
         "seconds": sum(seconds),
         "warnings": warnings,
-        "failures": [f"repeat {r}: {fit['error']}" for r, fit in fits if fit["status"] != "ok"],
+        "failures": [_failure(r, fit["error"]) for r, fit in fits if fit["status"] != "ok"],
     }
+
+
+def _failure(repeat: int, error: str) -> dict[str, str]:
+    """An error, and its traceback where it has one."""
+    message = first_line(error)
+    return {"message": f"repeat {repeat}: {message}", "traceback": error.strip().removeprefix(message).strip()}
 
 
 def _parameters(inputs: Inputs, name: str) -> str:
@@ -55,9 +61,12 @@ def _parameters(inputs: Inputs, name: str) -> str:
     return f"{format_count(calibrator.num_optimized)} / {format_count(calibrator.num_identifiable)}"
 
 
-def _told(hyperparameters: dict[str, Any]) -> str:
-    parts = (f"{k} {format_scientific(v) if isinstance(v, float) else v}" for k, v in hyperparameters.items())
-    return ", ".join(parts)
+def _told(fit: dict[str, Any], calibrated: bool) -> str:
+    """Hyperparameters, or that no trial was better than leaving the ensemble as it is."""
+    if calibrated and fit.get("val_nll") is not None and fit["val_nll"] == fit.get("identity_val_nll"):
+        return "no trial was better than no calibration"
+    values = (fit.get("hyperparameters") or {}).items()
+    return ", ".join(f"{k} {format_scientific(v) if isinstance(v, float) else v}" for k, v in values)
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -103,9 +103,13 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     told = [
         f"Chosen on val by the lowest NLL among {plural(rivals, 'pipeline')} that qualified; "
         f"{choice['votes']} of {plural(repeats, 'repeat')} would choose it alone.",
-        f"On test, {'it' if choice['best'] == choice['pipeline'] else choice['best']} turned out best. Letting each "
-        f"repeat choose on its val cost {regret['mean']} [{regret['low']}, {regret['high']}] in test NLL against that.",
+        f"On test, {'it' if choice['best'] == choice['pipeline'] else choice['best']} turned out best.",
     ]
+    if choice["regret"]["mean"] != 0:
+        told[-1] += (
+            f" Letting each repeat choose on its val cost {regret['mean']} [{regret['low']}, {regret['high']}] "
+            "in test NLL against that."
+        )
     close = choice["within_noise"]
     if close:
         told.append(f"Not to be told from it by test NLL, within noise: {', '.join(close)}.")
@@ -143,5 +147,5 @@ def scores(inputs: Inputs) -> Section:
     }
     repeats = plural(len(inputs.results.repeats), "repeat")
     lead = f"Test scores on {table.dataset}, averaged over cases and over {repeats}, in the blocks of the paper."
-    notices = tuple(f"{name} is incomplete. {note}" for name, note in inputs.notes.items())
+    notices = tuple(f"{name} is incomplete: {note}" for name, note in inputs.notes.items())
     return Section("scores", "All pipelines", lead, "scores.html", notices=notices, data=data)
