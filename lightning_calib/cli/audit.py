@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lightning_calib.calibrators import load_calibrator
+from lightning_calib.calibrators import Calibrator, load_calibrator
 from lightning_calib.cli.evaluate import fitted_pooling
 from lightning_calib.data.atomic import sha256
 from lightning_calib.data.manifest import MANIFEST
@@ -17,7 +17,7 @@ from lightning_calib.data.stored_cases import Outside, StoredCases
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.protocol.layout import write_json
 from lightning_calib.protocol.studies.base import spread
-from lightning_calib.protocol.studies.properties import SHIFT, measure_cases
+from lightning_calib.protocol.studies.properties import SHIFT, Measured, measure_cases
 
 
 def audit(
@@ -48,30 +48,32 @@ def audit(
         raise ValueError(
             f"{calibrator} is for {module.num_classes} classes, {outputs} has {store.manifest.num_classes}"
         )
-    chosen = spread(store.case_ids, cases)
-    pooled = pooling or fitted_pooling(calibrator)
+    pooled, chosen = pooling or fitted_pooling(calibrator), spread(store.case_ids, cases)
     measured = measure_cases(module, StoredCases(store, pooled, outside), chosen)
-    broken = measured.violations(module.translation_invariant, module.preserves)
-    certificate: dict[str, Any] = {
+    certificate = {
         "calibrator": {"name": module.name, "file": calibrator.name, "sha256": sha256(calibrator)},
         "outputs": {"dataset": store.manifest.dataset, "manifest_sha256": sha256(store.path / MANIFEST)},
         "pooling": pooled,
         "cases": len(chosen),
-        "declared": {"translation_invariant": module.translation_invariant, "preserves": module.preserves},
-        "measured": {
-            **asdict(measured),
-            "random_shift_std": SHIFT,
-            "translation_invariant": measured.invariant,
-            "preserves": measured.preserved,
-        },
-        "broken": broken,
-        "passed": not broken,
+        **findings(module, measured),
         "versions": {"lightning-calib": version("lightning-calib"), "torch": str(torch.__version__)},
     }
     path = destination or calibrator.with_name("audit.json")
     write_json(path, certificate)
     print(json_format.dumps(certificate) if json else _told(certificate, path))
-    return 1 if broken else 0
+    return 0 if certificate["passed"] else 1
+
+
+def findings(calibrator: Calibrator, measured: Measured) -> dict[str, Any]:
+    """Declared properties, measured ones, and what of the promises is broken."""
+    broken = measured.violations(calibrator.translation_invariant, calibrator.preserves)
+    found = {"translation_invariant": measured.invariant, "preserves": measured.preserved}
+    return {
+        "declared": {"translation_invariant": calibrator.translation_invariant, "preserves": calibrator.preserves},
+        "measured": {**asdict(measured), "random_shift_std": SHIFT, **found},
+        "broken": broken,
+        "passed": not broken,
+    }
 
 
 def _told(certificate: dict[str, Any], path: Path) -> str:

@@ -203,7 +203,7 @@ class Pass:
 
     def __str__(self) -> str:
         """One line for the progress display."""
-        return f"{len(self.pipelines)} pipelines on {self.pooling}, repeat {self.repeat}"
+        return f"{', '.join(self.pipelines)}, repeat {self.repeat}"
 
 
 def spread(case_ids: Sequence[str], count: int | None) -> tuple[str, ...]:

@@ -123,4 +123,5 @@ def _picture(axes: Axes, image: NDArray[np.uint8], title: str) -> None:
     axes.imshow(image)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
     axes.set_title(title, fontsize=8.5)

@@ -1,5 +1,7 @@
 """Binning against a direct recomputation, and Kendall's tau against its definition."""
 
+import shutil
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +12,7 @@ from lightning_calib.protocol.results import Results
 from lightning_calib.protocol.studies.base import StudyError
 from lightning_calib.protocol.studies.bins import BinningRow, EceRow, rank_stability, run_bins
 from lightning_calib.protocol.tables import read_rows
+from tests.training import file_bytes
 
 
 def direct_ece(log_probs, target, bins):
@@ -46,6 +49,15 @@ def test_ace_at_15_bins_is_that_of_the_main_results(study, folder):
             assert (row.mean, row.low, row.high) == (np.mean(values), min(values), max(values))
     with pytest.raises(StudyError, match=r"\[7\] bins .* divisors of 600"):
         run_bins(study("bins"), ece_bins=[7])
+
+
+def test_workers_leave_the_same_files(study, folder):
+    here, there = study("bins"), replace(study("bins"), workers=1)
+    run_bins(here, pipelines="ts(z)")
+    before = file_bytes(here.folder)
+    shutil.rmtree(here.folder)
+    run_bins(there, pipelines="ts(z)")
+    assert file_bytes(there.folder) == before
 
 
 def rows_of(values, width=0.0):
