@@ -82,6 +82,8 @@ def test_every_study_has_its_section(run):
 def test_bad_options_are_refused_in_one_line(run, capsys):
     assert study(run, "shift") == 2
     assert "error: there are no stores of changed images beside" in capsys.readouterr().err
+    assert study(run, "shift", "--stores", json.dumps({"night": str(run / "nowhere")})) == 2
+    assert f"there is no output store at {run / 'nowhere'}" in capsys.readouterr().err
     assert study(run, "bins", "--pipelines", "dc(p)") == 2
     assert "dc(p): no fits in" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -13,6 +13,7 @@ from lightning_calib.data.stored_cases import StoredCases
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.protocol.studies.base import Pass, Pipelines, Study
+from lightning_calib.protocol.studies.parameters import CLASSES, CountRow, parameter_counts
 
 NAME = "properties"
 CASES = 8  # cases that are measured unless told otherwise
@@ -178,6 +179,7 @@ def run_properties(study: Study, pipelines: Pipelines | None = None, cases: int 
     study.save("properties.csv", rows, PropertyRow)
     broken = [{"pipeline": row.pipeline, "repeat": row.repeat, "broken": row.broken} for row in rows if row.broken]
     classes = study.results.dataset["num_classes"]
+    study.save("parameters.csv", parameter_counts([*CLASSES, classes]), CountRow)
     return study.write(
         {"pipelines": list(names), "num_classes": classes, "cases": cases, "shift": SHIFT, "broken": broken}
     )

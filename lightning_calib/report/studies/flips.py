@@ -10,7 +10,7 @@ from lightning_calib.protocol.tables import read_rows
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.map_figures import flip_figure
 from lightning_calib.report.maps import case_maps
-from lightning_calib.report.numbers import MISSING, format_count, format_number
+from lightning_calib.report.numbers import MINUS, MISSING, format_count, format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import MOST, Series, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
@@ -68,7 +68,15 @@ def _audit(facts: dict[str, Any]) -> StudyTable:
             format_number(100 * own[k] / total, 1) if total else MISSING for k in ("harmful", "beneficial", "neutral")
         ]
         rate = format_number(100 * total / own["voxels"], 3)
-        body.append([name, format_count(total), rate, *shares, format_count(own["beneficial"] - own["harmful"])])
+        body.append(
+            [
+                name,
+                format_count(total),
+                rate,
+                *shares,
+                format_count(own["beneficial"] - own["harmful"]).replace("-", MINUS),
+            ]
+        )
     head = (
         "pipeline",
         "flips",

@@ -20,6 +20,7 @@ def offsets(inputs: Inputs) -> Section:
     summary, cases = read_rows(folder / "offsets.csv", OffsetSummary), read_rows(folder / "cases.csv", OffsetRow)
     line = Series("mean", [r.mean for r in summary], [r.p25 for r in summary], [r.p75 for r in summary])
     figure = series_figure([("spread of the free energy", [line])], [str(r.members) for r in summary], "members M")
+    figure.axes[0].set_ylim(bottom=0)  # or small changes look large
     told = "Mean over cases of the standard deviation within an image; bars reach from the first to the third quartile."
     pictures = [Picture("offsets", figure, told)]
     if inputs.store is not None:

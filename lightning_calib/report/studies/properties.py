@@ -1,5 +1,6 @@
 """The section on properties: what calibrators declare beside what was measured."""
 
+from lightning_calib.protocol.studies.parameters import CountRow
 from lightning_calib.protocol.studies.properties import NAME, PropertyRow
 from lightning_calib.protocol.tables import read_rows
 from lightning_calib.report.inputs import Inputs
@@ -9,6 +10,7 @@ from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
 
 KEY, TITLE = "study-properties", "Properties, measured"
+_HEAD = ("pipeline", "parameters", "identifiable", "TI declared", "change", "keeps (declared)", "argmax", "inversions")
 
 
 def properties(inputs: Inputs) -> Section:
@@ -27,20 +29,22 @@ def properties(inputs: Inputs) -> Section:
         "log-probability under shifts of the pooled logits, over all repeats; 0 means equal in every bit. Argmax: "
         "voxels whose class changed. Inversions: neighbours in the ranking that changed places."
     )
-    head = (
-        "pipeline",
-        "parameters",
-        "identifiable",
-        "TI declared",
-        "change",
-        "keeps (declared)",
-        "argmax",
-        "inversions",
-    )
-    table = StudyTable(
-        "properties", caption, head, [_row([r for r in rows if r.pipeline == name]) for name in facts["pipelines"]]
-    )
-    return Section(KEY, TITLE, lead, "study.html", notices=notices, data={"tables": [table]})
+    body = [_row([row for row in rows if row.pipeline == name]) for name in facts["pipelines"]]
+    tables = [StudyTable("properties", caption, _HEAD, body), _parameters(inputs)]
+    return Section(KEY, TITLE, lead, "study.html", notices=notices, data={"tables": tables})
+
+
+def _parameters(inputs: Inputs) -> StudyTable:
+    """Parameters of all calibrators for other numbers of classes."""
+    rows = read_rows(study_folder(inputs, NAME) / "parameters.csv", CountRow)
+    classes = sorted({row.classes for row in rows})
+    found = {(row.calibrator, row.classes): row for row in rows}
+    names = dict.fromkeys(row.calibrator for row in rows)
+    counts = ((found[name, c] for c in classes) for name in names)
+    cells = ([f"{format_count(row.optimized)} / {format_count(row.identifiable)}" for row in own] for own in counts)
+    body = [[name, *own] for name, own in zip(names, cells, strict=True)]
+    caption = "Fitted / identifiable parameters of every calibrator by the number of classes C."
+    return StudyTable("parameters", caption, ("calibrator", *(f"C = {c}" for c in classes)), body)
 
 
 def _row(rows: list[PropertyRow]) -> list[str]:

@@ -15,7 +15,7 @@ from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import corruption_sheet, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
-from lightning_calib.report.studies.sizes import panels
+from lightning_calib.report.studies.sizes import interval_text, panels
 from lightning_calib.report.studies.table import StudyTable
 from lightning_calib.report.tables import main_table
 
@@ -79,8 +79,8 @@ def _changes(changes: list[ScoreRow], names: list[str], images: list[str]) -> St
     shown = [(kind, metric) for kind in images for metric in ("nll", "ece", "ba_ece")]
     rows = []
     for name in names:
-        cells = [found[kind, name, metric] for kind, metric in shown]
-        rows.append([name, *(f"{cell.mean:+.4f} [{cell.low:+.4f}, {cell.high:+.4f}]" for cell in cells)])
+        cells = [found.get((kind, name, metric)) for kind, metric in shown]
+        rows.append([name, *(interval_text(cell) for cell in cells)])
     head = ("pipeline", *(f"{COLUMN[metric].label}, {kind}" for kind, metric in shown))
     caption = "Changed minus clean images, case by case, with 95 % intervals: what the shift costs each pipeline."
     return StudyTable("shift-degradation", caption, head, rows)

@@ -6,6 +6,7 @@ from lightning_calib.protocol.studies.scores import ScoreRow
 from lightning_calib.protocol.tables import read_rows
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import MISSING
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import MOST, Series, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
@@ -82,16 +83,29 @@ def panels(
     return made
 
 
+def interval_text(row: ScoreRow | None) -> str:
+    """A difference with its interval; a dash where there is none.
+
+    Example:
+        >>> interval_text(ScoreRow("5", "ts(z)", "nll", 0.02, -0.01, 0.05))
+        '+0.0200 [−0.0100, +0.0500]'
+    """
+    if row is None:
+        return MISSING
+    column = COLUMN[row.metric]
+    mean, low, high = (format_metric(column, x, 4, signed=True) for x in (row.mean, row.low, row.high))
+    return f"{mean} [{low}, {high}]"
+
+
 def _table(name: str, caption: str, rows: list[ScoreRow], names: list[str], prefix: str) -> StudyTable:
     """NLL and ECE differences with intervals."""
-    body = []
+    body, settings = [], list(dict.fromkeys(row.setting for row in rows))
     for pipeline in names:
         for metric in ("nll", "ece"):
             column = COLUMN[metric]
             own = [row for row in rows if (row.pipeline, row.metric) == (pipeline, metric)]
-            cells = [[format_metric(column, x, 4, signed=True) for x in (r.mean, r.low, r.high)] for r in own]
-            body.append([f"{pipeline}, {column.label}", *(f"{mean} [{low}, {high}]" for mean, low, high in cells)])
-    settings = dict.fromkeys(row.setting for row in rows)
+            cells = {row.setting: interval_text(row) for row in own}
+            body.append([f"{pipeline}, {column.label}", *(cells.get(setting, MISSING) for setting in settings)])
     return StudyTable(
         name, f"{caption} 95 % intervals in brackets.", ("pipeline", *(prefix + s for s in settings)), body
     )

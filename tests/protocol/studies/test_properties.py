@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import Identity, build
+from lightning_calib.protocol.studies.parameters import parameter_counts
 from lightning_calib.protocol.studies.properties import Measured, PropertyRow, measure, run_properties
 from lightning_calib.protocol.tables import read_rows
 
@@ -88,3 +89,16 @@ def test_all_pipelines_of_a_run_are_measured(study, folder):
     assert (by_name["ms(z)"].measured_invariant, by_name["ms_c(z)"].measured_invariant) == ("no", "yes")
     assert (by_name["cms_op(p)"].measured_preserves, by_name["ms(z)"].measured_preserves) == ("order", "nothing")
     assert (by_name["cdc(p)"].optimized, by_name["cdc(p)"].identifiable) == (80, 60)  # C²(C+1), C(C²-1)
+
+
+def test_parameters_are_those_of_the_papers_table():
+    found = {}
+    for row in parameter_counts([2, 5, 20]):
+        found.setdefault(row.calibrator, []).append((row.optimized, row.identifiable))
+    assert found["ts"] == [(1, 1)] * 3
+    assert found["ets"] == [(4, 3)] * 3
+    assert found["ms"] == found["dc"] == [(6, 3), (30, 24), (420, 399)]
+    assert found["ms_c"] == [(5, 2), (26, 20), (401, 380)]
+    assert found["lts"] == found["lts_ti"] == [(357, 357), (882, 882), (3507, 3507)]
+    assert found["cdc"] == [(12, 6), (150, 120), (8400, 7980)]
+    assert found["cms_ap"] == found["cms_op"] == [(10, 4), (130, 100), (8020, 7600)]
