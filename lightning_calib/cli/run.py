@@ -1,6 +1,7 @@
 """``calibrate.py run``: the paper's protocol from frozen outputs to a report."""
 
 import json as json_format
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,12 @@ def run(
     Returns:
         0, or 1 where a pipeline failed.
     """
-    silence()
+    quiet()
     settings = Protocol(**protocol)
     home = Path(settings.outputs).resolve().parent
     folder = calibration or home / "calibration"
-    summary = run_protocol(settings, folder, available_cores() if workers is None else workers, display=not json)
+    count = available_cores() if workers is None else workers
+    summary = run_protocol(settings, folder, count, display=not json, start=quiet)
     results = Results.open(folder)
     page = build_report(folder, Path(settings.outputs), folder.resolve().parent / "report") if report else None
     figures = {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))} if page else {}
@@ -60,6 +62,13 @@ def run(
     else:
         show(results, preserve, page)
     return 1 if summary["failures"] else 0
+
+
+def quiet() -> None:
+    """Keep libraries from talking into the progress display; also in worker processes."""
+    silence()
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def show(results: Results, preserve: Preserve, page: Path | None = None) -> None:

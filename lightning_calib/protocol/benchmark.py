@@ -5,7 +5,7 @@ settings: a run that was interrupted goes on where it stopped, and ends with the
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,10 @@ from lightning_calib.protocol.plan import LOCAL, Protocol, Task
 from lightning_calib.protocol.progress import Display
 from lightning_calib.protocol.search import search
 from lightning_calib.protocol.summary import write_summary
-from lightning_calib.protocol.workers import run_jobs
+from lightning_calib.protocol.workers import Outcome, run_jobs
 from lightning_calib.tasks.calibration import MAX_EPOCHS
+
+Spread = Callable[..., Iterator[Outcome[Any]]]  # run_jobs with workers and threads settled
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,13 @@ class EvaluationJob:
         return [Task(self.repeat, name) for name in self.pipelines]
 
 
-def run_protocol(protocol: Protocol, folder: str | Path, workers: int = 1, display: bool = True) -> dict[str, Any]:
+def run_protocol(
+    protocol: Protocol,
+    folder: str | Path,
+    workers: int = 1,
+    display: bool = True,
+    start: Callable[[], None] | None = None,
+) -> dict[str, Any]:
     """Run or go on with a protocol, and summarise it.
 
     Args:
@@ -46,23 +54,19 @@ def run_protocol(protocol: Protocol, folder: str | Path, workers: int = 1, displ
         folder: where the results go, usually ``runs/<name>/calibration``.
         workers: processes at a time; 0 does everything in this one. Results do not depend on it.
         display: show progress.
+        start: called once in every worker process, to set up logging and the like.
 
     Returns:
         The summary, as in ``summary.json``.
     """
-    root, started = Path(folder), time.perf_counter()
+    root, began = Path(folder), time.perf_counter()
     prepare(protocol, root)
-    fits = [task for task in protocol.tasks if not records.fit_done(_folder(root, task), protocol.fit_hash(task))]
-    with Display([task.name.calibrator for task in fits], workers, quiet=not display) as shown:
-        for outcome in run_jobs(_longest_first(fits), partial(fit_task, protocol, root), workers, protocol.threads):
-            task, error = outcome.job, outcome.error
-            if error is not None:
-                _fail(root, protocol, task, error)
-            seconds = _seconds(root, task, "fit")
-            shown.done(task.name.calibrator, _told("fitted", task, error), seconds)
-    evaluate_all(protocol, root, workers, display)
+    spread = partial(run_jobs, workers=workers, threads=protocol.threads, start=start)
+    shown = partial(Display, workers=workers, quiet=not display)
+    fit_all(protocol, root, spread, shown)
+    evaluate_all(protocol, root, spread, shown)
     summary = write_summary(root)
-    records.add_timing(root, run=time.perf_counter() - started)
+    records.add_timing(root, run=time.perf_counter() - began)
     return summary
 
 
@@ -79,6 +83,17 @@ def prepare(protocol: Protocol, root: Path) -> None:
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
     layout.write_json(root / layout.SETTINGS, protocol.describe())
+
+
+def fit_all(protocol: Protocol, root: Path, spread: Spread, display: Callable[..., Display]) -> None:
+    """Fit every pipeline in every repeat that has no fit with these settings."""
+    tasks = [task for task in protocol.tasks if not records.fit_done(_folder(root, task), protocol.fit_hash(task))]
+    with display(task.name.calibrator for task in tasks) as shown:
+        for outcome in spread(_longest_first(tasks), partial(fit_task, protocol, root)):
+            task, error = outcome.job, outcome.error
+            if error is not None:
+                _fail(root, protocol, task, error)
+            shown.done(task.name.calibrator, _told("fitted", task, error), _seconds(root, task, "fit"))
 
 
 def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
@@ -107,16 +122,15 @@ def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
     records.add_timing(folder, fit=time.perf_counter() - started)
 
 
-def evaluate_all(protocol: Protocol, root: Path, workers: int, display: bool) -> None:
+def evaluate_all(protocol: Protocol, root: Path, spread: Spread, display: Callable[..., Display]) -> None:
     """Evaluate every fit that has no scores yet."""
     jobs = pending_evaluations(protocol, root)
-    with Display([f"evaluation {job.pooling}" for job in jobs], workers, quiet=not display) as shown:
-        started = time.perf_counter()
-        for outcome in run_jobs(jobs, partial(evaluate_job, protocol, root), workers, protocol.threads):
+    with display(f"evaluation {job.pooling}" for job in jobs) as shown:
+        for outcome in spread(jobs, partial(evaluate_job, protocol, root)):
             job = outcome.job
             if outcome.error is not None:
-                _one_by_one(protocol, root, job, workers)
-            seconds, started = time.perf_counter() - started, time.perf_counter()
+                _one_by_one(protocol, root, job, spread)
+            seconds = max(_seconds(root, task, "evaluation_pass") for task in job.tasks)
             text = f"evaluated {len(job.pipelines)} pipelines on {job.pooling}, repeat {job.repeat}"
             shown.done(f"evaluation {job.pooling}", text, seconds)
 
@@ -152,10 +166,10 @@ def pooled_cases(data: StoredOutputsDataModule) -> Iterator[TestCase]:
         yield TestCase(case_ids[0], logits, target, data.distance(case_ids[0])[None])
 
 
-def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, workers: int) -> None:
+def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, spread: Spread) -> None:
     """Evaluate the pipelines of a failed pass apart, so that only the one at fault is lost."""
     jobs = [EvaluationJob(job.repeat, job.pooling, (name,)) for name in job.pipelines]
-    for outcome in run_jobs(jobs, partial(evaluate_job, protocol, root), min(workers, 1), protocol.threads):
+    for outcome in spread(jobs, partial(evaluate_job, protocol, root)):
         if outcome.error is not None:
             _fail(root, protocol, outcome.job.tasks[0], outcome.error)
 

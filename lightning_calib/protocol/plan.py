@@ -115,8 +115,9 @@ class Protocol:
 
     def trials_of(self, task: Task) -> int:
         """Trials that a task gets."""
-        local = task.name.calibrator in LOCAL and self.lts_trials is not None
-        return self.lts_trials if local and self.lts_trials is not None else self.trials
+        if task.name.calibrator in LOCAL and self.lts_trials is not None:
+            return self.lts_trials
+        return self.trials
 
     def split(self, repeat: int) -> Split:
         """Cases of the parts of a repeat."""

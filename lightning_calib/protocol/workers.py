@@ -28,7 +28,11 @@ class Outcome(Generic[Job]):
 
 
 def run_jobs(
-    jobs: Sequence[Job], work: Callable[[Job], None], workers: int = 1, threads: int = 1
+    jobs: Sequence[Job],
+    work: Callable[[Job], None],
+    workers: int = 1,
+    threads: int = 1,
+    start: Callable[[], None] | None = None,
 ) -> Iterator[Outcome[Job]]:
     """Do all jobs and yield each outcome as it comes.
 
@@ -41,13 +45,14 @@ def run_jobs(
         work: what to do with a job; importable by name, since it runs in other processes.
         workers: number of processes; 0 does everything in this one.
         threads: threads a job.
+        start: called once in every worker process before its first job; importable by name too.
     """
     if workers < 0 or threads < 1:
         raise ValueError(f"workers = {workers}, threads = {threads}; give at least 0 workers and 1 thread")
     if workers == 0:
         yield from _here(jobs, work, threads)
         return
-    pool = [_Worker(work, threads) for _ in range(min(workers, len(jobs)))]
+    pool = [_Worker(work, threads, start) for _ in range(min(workers, len(jobs)))]
     try:
         yield from _distribute(list(jobs), pool)
     finally:
@@ -81,15 +86,16 @@ def _distribute(waiting: list[Job], pool: "list[_Worker[Job]]") -> Iterator[Outc
 class _Worker(Generic[Job]):
     """A process that does one job after the other."""
 
-    def __init__(self, work: Callable[[Job], None], threads: int) -> None:
-        self.work, self.threads = work, threads
+    def __init__(self, work: Callable[[Job], None], threads: int, start: Callable[[], None] | None) -> None:
+        self.work, self.threads, self.start = work, threads, start
         self.job: Job | None = None
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, self.work, self.threads))
+        life = (theirs, self.work, self.threads, self.start)
+        self.process: SpawnProcess = context.Process(target=_serve, args=life)
         with _environment(dict.fromkeys(_THREAD_VARIABLES, str(self.threads))):
             self.process.start()
         theirs.close()
@@ -119,10 +125,12 @@ class _Worker(Generic[Job]):
         self.process.join()
 
 
-def _serve(connection: Connection, work: Callable[[Job], None], threads: int) -> None:
+def _serve(connection: Connection, work: Callable[[Job], None], threads: int, start: Callable[[], None] | None) -> None:
     """Life of a worker."""
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    if start is not None:
+        start()
     while True:
         try:
             job = connection.recv()

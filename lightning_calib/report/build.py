@@ -14,6 +14,10 @@ from lightning_calib.report.style import look
 from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 
 _PNG_DPI = 130
+FIGURES = (
+    *("comparisons", "reliability", "bands", "confidence", "flips", "free-energy"),
+    *("temperatures", "matrices", "experts", "temperature-maps"),
+)
 
 
 def build_report(calibration: Path, outputs: Path | None, destination: Path, preserve: Preserve = "order") -> Path:
@@ -60,6 +64,8 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
 def _write_figures(sections: list[Section], folder: Path) -> None:
     """Every figure as a PNG on white, for slides and papers."""
     folder.mkdir(exist_ok=True)
+    for name in FIGURES:  # those of an earlier report that this one does not have would be taken for its own
+        (folder / f"{name}.png").unlink(missing_ok=True)
     for section in sections:
         for picture in section.pictures:
             with look():

@@ -77,13 +77,16 @@ class Inputs:
 
     @cached_property
     def notes(self) -> dict[str, str]:
-        """What is to be said about pipelines without scores in all repeats: the first line of each error."""
+        """Which repeats a pipeline has no scores in, with the first line of the first error."""
         errors = {(f.repeat, f.pipeline): first_line(f.error) for f in self.results.failures}
-        notes: dict[str, list[str]] = {}
+        absent: dict[str, list[int]] = {}
         for repeat, name in self.results.missing:
-            reason = errors.get((repeat, name), "no scores were written")
-            notes.setdefault(name, []).append(f"repeat {repeat}: {reason}")
-        return {name: "; ".join(reasons) for name, reasons in notes.items()}
+            absent.setdefault(name, []).append(repeat)
+        return {
+            name: f"no scores in repeat {' and '.join(map(str, repeats))}: "
+            + errors.get((repeats[0], name), "none were written")
+            for name, repeats in absent.items()
+        }
 
     @property
     def scored(self) -> list[str]:

@@ -47,7 +47,14 @@ def write_outputs(folder: Path, cases=24, members=3, sharpness=6.7, seed=0, igno
     """An output store of `cases` made-up cases, in groups of two."""
     rng = np.random.default_rng(seed)
     writer = OutputWriter(
-        folder, "shapes", CLASSES, 2, [Member(str(k)) for k in range(members)], background=0, ignore_index=ignore_index
+        folder,
+        "shapes",
+        CLASSES,
+        2,
+        [Member(str(k)) for k in range(members)],
+        background=0,
+        ignore_index=ignore_index,
+        groups={f"case_{n:03d}": f"pair_{n // 2}" for n in range(cases)},
     )
     for n in range(cases):
         target = label_map(rng)

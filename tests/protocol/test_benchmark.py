@@ -115,6 +115,19 @@ def stamps_but(folder, name):
     return {f"{names[key]} {layout.EVALUATION}": value for key, value in files.items()}
 
 
+def test_groups_stay_together_and_are_drawn_together(small_outputs, tmp_path):
+    protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ts(z)"], repeats=1, group_aware=True)
+    run_protocol(protocol, tmp_path, workers=0, display=False)
+    results = Results.open(tmp_path)
+    parts = [{protocol.store.groups[case] for case in results.split(0)[part]} for part in ("cal", "val", "test")]
+    assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
+    assert results.clusters(0) == [protocol.store.groups[case] for case in results.test_cases(0)]
+    assert len(set(results.clusters(0))) < len(results.clusters(0))
+    run_protocol(small_protocol(small_outputs, pipelines=["ts(z)"], repeats=1), tmp_path, workers=0, display=False)
+    again = Results.open(tmp_path)
+    assert again.clusters(0) == list(again.test_cases(0))
+
+
 def test_another_store_is_other_work(small_outputs, tmp_path):
     other = write_outputs(tmp_path / "outputs", cases=12, seed=1).path
     task = Task(0, "ts(z)")

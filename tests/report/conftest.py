@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from lightning_calib.calibrators import load_calibrator, save_calibrator
 from lightning_calib.data.store import OutputStore
 from lightning_calib.report.build import build_report
 from tests.protocol.synthetic import write_outputs, write_results
@@ -18,7 +20,17 @@ def store(tmp_path_factory) -> OutputStore:
 def calibration(store) -> Path:
     """All pipelines of the paper, two repeats; one pipeline failed in one of them, another in both."""
     fail = ((1, "ms_c(z)"), (0, "cdc(p)"), (1, "cdc(p)"))
-    return write_results(store.path.parent / "calibration", store, repeats=2, fail=fail)
+    folder = write_results(store.path.parent / "calibration", store, repeats=2, fail=fail)
+    move_temperatures(folder / "repeats" / "0" / "lts_ti-z" / "calibrator.safetensors")
+    return folder
+
+
+def move_temperatures(path: Path) -> None:
+    """Give a local calibrator, which the made-up run leaves at the identity, temperatures to show."""
+    calibrator = load_calibrator(path)
+    with torch.no_grad():
+        calibrator.convolutions.weight.add_(0.02)
+    save_calibrator(path, calibrator)
 
 
 @pytest.fixture(scope="session")

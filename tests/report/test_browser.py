@@ -166,8 +166,8 @@ def test_it_fits_a_phone(browser):
 
 
 def test_what_is_missing_is_visible(browser):
-    notices = [notice.text for notice in browser.find_elements(By.CSS_SELECTOR, "#scores .notice")]
-    assert any("cdc(p) is incomplete" in text for text in notices)
+    notices = [notice.text for notice in browser.find_elements(By.CSS_SELECTOR, "#scores .notice li")]
+    assert any("cdc(p): no scores" in text for text in notices)
 
 
 def test_it_prints_on_light_paper_without_controls(browser):

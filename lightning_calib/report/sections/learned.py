@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lightning_calib.calibrators.affine import AffineCalibrator
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.conditional import ArgmaxPreservingScaling, ConeScaling
-from lightning_calib.calibrators.local import LocalTemperatureScaling
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from lightning_calib.report.figures import temperature_figure
@@ -19,6 +20,7 @@ from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.sections.pictures import spread_cases
 
+_NO_CHANGE = 1e-4  # of a temperature
 MAX_EXPERTS = 12  # matrices of a conditional calibrator that are shown
 
 
@@ -123,15 +125,23 @@ def _assembled(calibrator: AffineCalibrator) -> tuple[Any, Any]:
 
 
 def _temperature_maps(inputs: Inputs) -> Picture | None:
-    """Temperature maps of a local calibrator on the cases of the confidence maps."""
-    names = [name for name in inputs.scored if PipelineName.parse(name).calibrator in ("lts_ti", "lts")]
-    names.sort(key=lambda name: not PipelineName.parse(name).translation_invariant)
-    found = inputs.fitted(names[0]) if names and inputs.store is not None else None
-    if found is None or not isinstance(found[1], LocalTemperatureScaling):
-        return None
-    repeat, calibrator = found
-    pipeline = PipelineName.parse(names[0])
-    shown = [case_maps(inputs.outputs[c], pipeline.pooling, calibrator) for c in spread_cases(inputs, repeat, pipeline)]
+    """Temperature maps of a local calibrator on the cases of the confidence maps; none where T is 1 everywhere."""
+    names = [PipelineName.parse(name) for name in inputs.scored]
+    local = [name for name in names if name.calibrator in ("lts_ti", "lts")]
+    for pipeline in sorted(local, key=lambda name: not name.translation_invariant):
+        found = inputs.fitted(str(pipeline)) if inputs.store is not None else None
+        if found is not None and (maps := _maps_of(inputs, pipeline, *found)):
+            caption = f"Temperatures that {pipeline} predicts for each voxel, from the hardest to the easiest case."
+            return Picture("temperature-maps", local_temperature_figure(maps), caption, wide=True)
+    return None
+
+
+def _maps_of(
+    inputs: Inputs, pipeline: PipelineName, repeat: int, calibrator: Calibrator
+) -> list[tuple[str, NDArray[np.float64]]]:
+    """Titles and temperature maps; empty for a calibrator that stayed at the identity."""
+    cases = spread_cases(inputs, repeat, pipeline)
+    shown = [case_maps(inputs.outputs[case], pipeline.pooling, calibrator) for case in cases]
     maps = [(case.title, case.temperature) for case in shown if case.temperature is not None]
-    caption = f"Temperatures that {pipeline} predicts for each voxel, from the hardest to the easiest case."
-    return Picture("temperature-maps", local_temperature_figure(maps), caption, wide=True)
+    moved = any(np.nanmax(np.abs(temperature - 1)) > _NO_CHANGE for _, temperature in maps)
+    return maps if moved else []

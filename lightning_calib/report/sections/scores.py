@@ -147,5 +147,5 @@ def scores(inputs: Inputs) -> Section:
     }
     repeats = plural(len(inputs.results.repeats), "repeat")
     lead = f"Test scores on {table.dataset}, averaged over cases and over {repeats}, in the blocks of the paper."
-    notices = tuple(f"{name} is incomplete: {note}" for name, note in inputs.notes.items())
+    notices = tuple(f"{name}: {note}" for name, note in inputs.notes.items())
     return Section("scores", "All pipelines", lead, "scores.html", notices=notices, data=data)
