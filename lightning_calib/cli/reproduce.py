@@ -7,7 +7,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_calib.cli.run import available_cores, run
+from lightning_calib.cli.run import available_cores, quiet, run
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.studies.base import Study, StudyError
@@ -72,7 +72,7 @@ def reproduce(
     left_out: dict[str, str] = {}
     for name in studies or _STUDIES:
         try:
-            facts = _STUDIES[name](Study(name, folder, Path(outputs), number, display=not json))
+            facts = _STUDIES[name](Study(name, folder, Path(outputs), number, display=not json, start=quiet))
         except (StudyError, StoreError) as problem:
             left_out[name] = str(problem)
             continue

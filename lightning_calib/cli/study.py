@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.cli.noise import silence
-from lightning_calib.cli.run import available_cores
+from lightning_calib.cli.run import available_cores, quiet
 from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.studies.base import Pipelines, Study
 from lightning_calib.protocol.studies.bins import ACE_BINS, ECE_BINS, run_bins
@@ -45,9 +44,9 @@ class StudyOptions:
 
     def make(self, name: str, work: Callable[[Study], Facts], tell: Callable[[Facts], str] | None = None) -> Facts:
         """Make a study, and say what came out."""
-        silence()
+        quiet()
         workers = available_cores() if self.workers is None else self.workers
-        study = Study(name, self.calibration, self.outputs, workers, display=not self.json)
+        study = Study(name, self.calibration, self.outputs, workers, display=not self.json, start=quiet)
         facts = work(study)
         page = self.calibration.resolve().parent / "report" / "index.html"
         if self.report:

@@ -9,7 +9,7 @@ from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt
 from lightning_calib.report.sections import SECTIONS
-from lightning_calib.report.studies import study_sections, write_tables
+from lightning_calib.report.studies import STUDY_FIGURES, study_sections, write_tables
 from lightning_calib.report.style import look
 from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 
@@ -64,7 +64,10 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
 def _write_figures(sections: list[Section], folder: Path) -> None:
     """Every figure as a PNG on white, for slides and papers."""
     folder.mkdir(exist_ok=True)
-    for name in FIGURES:  # those of an earlier report that this one does not have would be taken for its own
+    for name in (
+        *FIGURES,
+        *STUDY_FIGURES,
+    ):  # those of an earlier report that this one does not have would be taken for its own
         (folder / f"{name}.png").unlink(missing_ok=True)
     for section in sections:
         for picture in section.pictures:

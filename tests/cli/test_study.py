@@ -11,6 +11,8 @@ from lightning_calib.cli import audit as audit_module
 from lightning_calib.cli.calibrate import main
 from lightning_calib.data.shapes import Shapes
 from lightning_calib.data.store import OutputStore
+from lightning_calib.report.build import FIGURES
+from lightning_calib.report.studies import STUDY_FIGURES
 from tests.protocol.studies.conftest import noisy, write_changed
 from tests.protocol.synthetic import write_outputs, write_results
 
@@ -68,15 +70,7 @@ def test_every_study_has_its_section(run):
         assert f'<section id="study-{key}">' in page
     assert "could not be read" not in page
     figures = {path.stem for path in (run / "report" / "figures").iterdir()}
-    assert {
-        "corruptions",
-        "shift",
-        "offsets",
-        "offset-maps",
-        "flip-bands",
-        "flip-worst",
-        "reliability-paper",
-    } <= figures
+    assert set(STUDY_FIGURES) - {"calibration-size", "ensemble-size", "bins-ece", "bins-ace"} == figures - set(FIGURES)
 
 
 def test_bad_options_are_refused_in_one_line(run, capsys):

@@ -46,6 +46,7 @@ class Study:
         outputs: the run's output store; None takes the folder that the run recorded.
         workers: processes at a time; 0 does everything in this one.
         display: show progress.
+        start: called once in every worker process, to set up logging and the like.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Study:
     outputs: Path | None = None
     workers: int = 1
     display: bool = True
+    start: Callable[[], None] | None = None
 
     @cached_property
     def results(self) -> Results:
@@ -127,7 +129,7 @@ class Study:
         threads = int(self.results.settings.get("threads", 1))
         with Display([self.name for _ in jobs], self.workers, quiet=not self.display) as shown:
             started = time.perf_counter()
-            for outcome in run_jobs(jobs, work, self.workers, threads):
+            for outcome in run_jobs(jobs, work, self.workers, threads, self.start):
                 text = tell(outcome.job)
                 if outcome.error is not None:
                     failed[text] = outcome.error

@@ -31,7 +31,7 @@ def rerun(study: Study, label: str, protocol: Protocol) -> Results:
     """
     folder = study.folder / label
     take_over(study.results, folder, protocol)
-    run_protocol(protocol, folder, study.workers, study.display)
+    run_protocol(protocol, folder, study.workers, study.display, study.start)
     return Results.open(folder)
 
 

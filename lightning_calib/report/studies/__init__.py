@@ -23,6 +23,12 @@ STUDY_SECTIONS: dict[str, Entry] = {
     "bins": (bins.KEY, bins.TITLE, bins.bins),
 }
 
+# Names of all figures that the sections above may have.
+STUDY_FIGURES = (
+    *("reliability-paper", "corruptions", "shift", "offsets", "offset-maps", "flip-bands", "flip-worst"),
+    *("calibration-size", "ensemble-size", "bins-ece", "bins-ace"),
+)
+
 
 def study_sections(inputs: Inputs) -> list[Entry]:
     """Sections of the studies that were made."""
