@@ -57,8 +57,6 @@ def test_every_folder_is_ruled():
 
 def test_one_file_imports_albumentations():
     users = [
-        path
-        for path in PACKAGE.rglob("*.py")
-        if any(n.split(".")[0] == "albumentations" for n in imports_of(path))
+        path for path in PACKAGE.rglob("*.py") if any(n.split(".")[0] == "albumentations" for n in imports_of(path))
     ]
     assert len(users) <= 1, users

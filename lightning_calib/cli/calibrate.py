@@ -12,8 +12,10 @@ from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
 from lightning_calib.cli.audit import audit
+from lightning_calib.cli.doctor import doctor
 from lightning_calib.cli.evaluate import evaluate
 from lightning_calib.cli.fit import fit
+from lightning_calib.cli.import_outputs import import_folder, import_nnunet
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
@@ -33,6 +35,8 @@ COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "evaluate": evaluate,
     "fit": fit,
     "search": search,
+    "import": {"_help": "Outputs of other programs.", "folder": import_folder, "nnunet": import_nnunet},
+    "doctor": doctor,
     "verify": verify,
     "audit": audit,
     "study": STUDIES,
@@ -41,7 +45,10 @@ COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
 
 
 class Parser(ArgumentParser):
-    """Parser whose switches need no value: ``--json`` says the same as ``--json true``."""
+    """Parser that guesses nothing and whose switches need no value: ``--json`` says the same as ``--json true``."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **(options | {"allow_abbrev": False}))  # --repeat is not --repeats
 
     def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
         """Add an argument; a boolean one gets ``true`` as its value where none is written."""

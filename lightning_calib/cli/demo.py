@@ -49,6 +49,7 @@ def demo(
         [
             "run",
             *("--outputs", str(runs_dir / name / "outputs")),
+            *("--cal", "0.4", "--val", "0.2"),
             *("--repeats", str(repeats)),
             *("--trials", str(trials)),
             *("--lts_trials", str(lts_trials)),

@@ -7,6 +7,7 @@ from typing import Any
 from pytorch_lightning import Trainer, seed_everything
 
 from lightning_calib.calibrators import PipelineName
+from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import TRAINER, fit_folder, save_fit, say
 from lightning_calib.data.stored import StoredOutputsDataModule
 from lightning_calib.protocol.fitting import curve_rows
@@ -26,6 +27,7 @@ def fit(
     patience: int = 20,
     weight_decay: float = 0.0,
     resume: Path | None = None,
+    doctor: bool = True,
     trainer: Trainer = TRAINER,
     **data: Any,
 ) -> int:
@@ -44,10 +46,12 @@ def fit(
         patience: epochs without a better NLL on val after which adam stops.
         weight_decay: adam's weight decay, for local temperature scaling.
         resume: checkpoint of an interrupted fit.
+        doctor: examine the outputs first; an error stops the fit.
         trainer: options of Lightning's Trainer.
         **data: options of StoredOutputsDataModule.
     """
     name = PipelineName.parse(pipeline)
+    require_healthy(outputs, doctor)
     stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
     seed_everything(stored.seed, verbose=False)
     task = CalibrationTask(

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.noise import silence
 from lightning_calib.protocol.benchmark import run_protocol
 from lightning_calib.protocol.plan import Protocol
@@ -26,6 +27,7 @@ def run(
     logger: TrackerName = "csv",
     experiment: str | None = None,
     preserve: Preserve = "order",
+    doctor: bool = True,
     json: bool = False,
     **protocol: Any,
 ) -> int:
@@ -40,6 +42,7 @@ def run(
         logger: tracker that gets every pipeline, repeat and table; its files go to tracking beside the results.
         experiment: name that groups the tracked runs; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
+        doctor: examine the outputs first; an error stops the run.
         json: print what came out as JSON.
         **protocol: see Protocol.
 
@@ -48,12 +51,15 @@ def run(
     """
     quiet()
     settings = Protocol(**protocol)
+    require_healthy(settings.outputs, doctor)
     home = Path(settings.outputs).resolve().parent
     folder = calibration or home / "calibration"
     count = available_cores() if workers is None else workers
     summary = run_protocol(settings, folder, count, display=not json, start=quiet)
     results = Results.open(folder)
-    page = build_report(folder, Path(settings.outputs), folder.resolve().parent / "report") if report else None
+    page = (
+        build_report(folder, Path(settings.outputs), folder.resolve().parent / "report", preserve) if report else None
+    )
     figures = {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))} if page else {}
     track(tracked_runs(results, figures), logger, experiment or home.name, folder.resolve().parent / "tracking")
     if json:

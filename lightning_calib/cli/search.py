@@ -7,6 +7,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 
 from lightning_calib.calibrators import PipelineName
+from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import fit_folder, save_fit, say
 from lightning_calib.data.stored import StoredOutputsDataModule
 from lightning_calib.protocol.progress import Display
@@ -26,6 +27,7 @@ def search(
     accelerator: str = "auto",
     max_epochs: int = MAX_EPOCHS,
     logger: Logger | None = None,
+    doctor: bool = True,
     **data: Any,
 ) -> int:
     """Search the hyperparameters of one pipeline on one repeat by the NLL on val.
@@ -43,9 +45,11 @@ def search(
         accelerator: where adam runs.
         max_epochs: most epochs of adam.
         logger: Lightning logger that gets the trials, such as CSVLogger with --logger.save_dir.
+        doctor: examine the outputs first; an error stops the search.
         **data: options of StoredOutputsDataModule.
     """
     name = PipelineName.parse(pipeline)
+    require_healthy(outputs, doctor)
     stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
     with Display([name.calibrator] * trials) as shown:
         found = run_search(

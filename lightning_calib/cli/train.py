@@ -34,6 +34,7 @@ from lightning_calib.data.atomic import write_text
 from lightning_calib.data.base import SegmentationDataModule
 from lightning_calib.data.cases import DataError
 from lightning_calib.data.corruptions import Severity
+from lightning_calib.data.doctor.images import remember_images
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction
@@ -192,6 +193,7 @@ class TrainCLI(LightningCLI):
         self.trainer.predict(ensemble, datamodule=datamodule, return_predictions=False)
         if self.trainer.is_global_zero:
             place.describe(datamodule)
+            remember_images(place.outputs, datamodule.splits)
 
     def ensemble(
         self, model: SegmentationTask, datamodule: SegmentationDataModule, members: int, parallel: int | None

@@ -20,10 +20,8 @@ from lightning_calib.protocol.plan import LOCAL, Protocol, Task
 from lightning_calib.protocol.progress import Display
 from lightning_calib.protocol.search import search
 from lightning_calib.protocol.summary import write_summary
-from lightning_calib.protocol.workers import Outcome, run_jobs
+from lightning_calib.protocol.workers import Workers
 from lightning_calib.tasks.calibration import MAX_EPOCHS
-
-Spread = Callable[..., Iterator[Outcome[Any]]]  # run_jobs with workers and threads settled
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,10 @@ def run_protocol(
     """
     root, began = Path(folder), time.perf_counter()
     prepare(protocol, root)
-    spread = partial(run_jobs, workers=workers, threads=protocol.threads, start=start)
     shown = partial(Display, workers=workers, quiet=not display)
-    fit_all(protocol, root, spread, shown)
-    evaluate_all(protocol, root, spread, shown)
+    with Workers(workers, protocol.threads, start) as processes:
+        fit_all(protocol, root, processes, shown)
+        evaluate_all(protocol, root, processes, shown)
     summary = write_summary(root)
     records.add_timing(root, run=time.perf_counter() - began)
     return summary
@@ -85,11 +83,11 @@ def prepare(protocol: Protocol, root: Path) -> None:
     layout.write_json(root / layout.SETTINGS, protocol.describe())
 
 
-def fit_all(protocol: Protocol, root: Path, spread: Spread, display: Callable[..., Display]) -> None:
+def fit_all(protocol: Protocol, root: Path, processes: Workers, display: Callable[..., Display]) -> None:
     """Fit every pipeline in every repeat that has no fit with these settings."""
     tasks = [task for task in protocol.tasks if not records.fit_done(_folder(root, task), protocol.fit_hash(task))]
     with display(task.name.calibrator for task in tasks) as shown:
-        for outcome in spread(_longest_first(tasks), partial(fit_task, protocol, root)):
+        for outcome in processes.run(_longest_first(tasks), partial(fit_task, protocol, root)):
             task, error = outcome.job, outcome.error
             if error is not None:
                 _fail(root, protocol, task, error)
@@ -122,14 +120,14 @@ def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
     records.add_timing(folder, fit=time.perf_counter() - started)
 
 
-def evaluate_all(protocol: Protocol, root: Path, spread: Spread, display: Callable[..., Display]) -> None:
+def evaluate_all(protocol: Protocol, root: Path, processes: Workers, display: Callable[..., Display]) -> None:
     """Evaluate every fit that has no scores yet."""
     jobs = pending_evaluations(protocol, root)
     with display(f"evaluation {job.pooling}" for job in jobs) as shown:
-        for outcome in spread(jobs, partial(evaluate_job, protocol, root)):
+        for outcome in processes.run(jobs, partial(evaluate_job, protocol, root)):
             job = outcome.job
             if outcome.error is not None:
-                _one_by_one(protocol, root, job, spread)
+                _one_by_one(protocol, root, job, processes)
             seconds = max(_seconds(root, task, "evaluation_pass") for task in job.tasks)
             text = f"evaluated {len(job.pipelines)} pipelines on {job.pooling}, repeat {job.repeat}"
             shown.done(f"evaluation {job.pooling}", text, seconds)
@@ -166,10 +164,10 @@ def pooled_cases(data: StoredOutputsDataModule) -> Iterator[TestCase]:
         yield TestCase(case_ids[0], logits, target, data.distance(case_ids[0])[None])
 
 
-def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, spread: Spread) -> None:
+def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, processes: Workers) -> None:
     """Evaluate the pipelines of a failed pass apart, so that only the one at fault is lost."""
     jobs = [EvaluationJob(job.repeat, job.pooling, (name,)) for name in job.pipelines]
-    for outcome in spread(jobs, partial(evaluate_job, protocol, root)):
+    for outcome in processes.run(jobs, partial(evaluate_job, protocol, root)):
         if outcome.error is not None:
             _fail(root, protocol, outcome.job.tasks[0], outcome.error)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
@@ -27,37 +27,56 @@ class Outcome(Generic[Job]):
     error: str | None = None
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    work: Callable[[Job], None],
-    workers: int = 1,
-    threads: int = 1,
-    start: Callable[[], None] | None = None,
-) -> Iterator[Outcome[Job]]:
-    """Do all jobs and yield each outcome as it comes.
+class Workers:
+    """Processes that do jobs, used as a context.
 
     Every worker is a fresh process with ``threads`` threads, so that results do not depend on how many workers
     there are. A worker that is killed (out of memory, say) fails its own job and is replaced. Workers end when
     their parent does, in whatever way.
 
     Args:
-        jobs: what to do; handed out in this order.
-        work: what to do with a job; importable by name, since it runs in other processes.
-        workers: number of processes; 0 does everything in this one.
+        count: number of processes; 0 does everything in this one.
         threads: threads a job.
-        start: called once in every worker process before its first job; importable by name too.
+        start: called once in every process before its first job; importable by name.
     """
-    if workers < 0 or threads < 1:
-        raise ValueError(f"workers = {workers}, threads = {threads}; give at least 0 workers and 1 thread")
-    if workers == 0:
-        yield from _here(jobs, work, threads)
-        return
-    pool = [_Worker(work, threads, start) for _ in range(min(workers, len(jobs)))]
-    try:
-        yield from _distribute(list(jobs), pool)
-    finally:
-        for worker in pool:
+
+    def __init__(self, count: int = 1, threads: int = 1, start: Callable[[], None] | None = None) -> None:
+        if count < 0 or threads < 1:
+            raise ValueError(f"workers = {count}, threads = {threads}; give at least 0 workers and 1 thread")
+        self.count, self.threads, self.start = count, threads, start
+        self._pool: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        """Processes are started when there are jobs for them."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """End all processes, busy ones at once."""
+        for worker in self._pool:
             worker.stop()
+
+    def run(self, jobs: Sequence[Job], work: Callable[[Job], None]) -> Iterator[Outcome[Job]]:
+        """Do all jobs and yield each outcome as it comes.
+
+        Args:
+            jobs: what to do; handed out in this order.
+            work: what to do with a job; importable by name, since it runs in other processes.
+        """
+        if self.count == 0:
+            yield from _here(jobs, work, self.threads)
+            return
+        while len(self._pool) < min(self.count, len(jobs)):
+            self._pool.append(_Worker(self.threads, self.start))
+        waiting = list(jobs)
+        for worker in self._pool[: len(jobs)]:
+            worker.give(waiting.pop(0), work)
+        while busy := {worker.connection: worker for worker in self._pool if worker.job is not None}:
+            for ready in wait(list(busy)):
+                worker = busy[ready]  # type: ignore[index]  # these are the connections that were handed in
+                outcome = worker.take()
+                if waiting:
+                    worker.give(waiting.pop(0), work)
+                yield outcome
 
 
 def _here(jobs: Sequence[Job], work: Callable[[Job], None], threads: int) -> Iterator[Outcome[Job]]:
@@ -70,45 +89,30 @@ def _here(jobs: Sequence[Job], work: Callable[[Job], None], threads: int) -> Ite
         torch.set_num_threads(before)
 
 
-def _distribute(waiting: list[Job], pool: "list[_Worker[Job]]") -> Iterator[Outcome[Job]]:
-    """Keep every worker busy until nothing is left."""
-    for worker in pool:
-        worker.give(waiting.pop(0))
-    while busy := {worker.connection: worker for worker in pool if worker.job is not None}:
-        for ready in wait(list(busy)):
-            worker = busy[ready]  # type: ignore[index]  # these are the connections that were handed in
-            outcome = worker.take()
-            if waiting:
-                worker.give(waiting.pop(0))
-            yield outcome
-
-
-class _Worker(Generic[Job]):
+class _Worker:
     """A process that does one job after the other."""
 
-    def __init__(self, work: Callable[[Job], None], threads: int, start: Callable[[], None] | None) -> None:
-        self.work, self.threads, self.start = work, threads, start
-        self.job: Job | None = None
+    def __init__(self, threads: int, start: Callable[[], None] | None) -> None:
+        self.threads, self.start = threads, start
+        self.job: Any = None
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        life = (theirs, self.work, self.threads, self.start)
-        self.process: SpawnProcess = context.Process(target=_serve, args=life)
+        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, self.threads, self.start))
         with _environment(dict.fromkeys(_THREAD_VARIABLES, str(self.threads))):
             self.process.start()
         theirs.close()
 
-    def give(self, job: Job) -> None:
+    def give(self, job: Job, work: Callable[[Job], None]) -> None:
         """Hand out a job."""
         self.job = job
-        self.connection.send(job)
+        self.connection.send((work, job))
 
-    def take(self) -> Outcome[Job]:
+    def take(self) -> Outcome[Any]:
         """Outcome of the job; a worker that died is replaced."""
         job, self.job = self.job, None
-        assert job is not None
         try:
             return Outcome(job, self.connection.recv())
         except (EOFError, ConnectionResetError):
@@ -125,7 +129,7 @@ class _Worker(Generic[Job]):
         self.process.join()
 
 
-def _serve(connection: Connection, work: Callable[[Job], None], threads: int, start: Callable[[], None] | None) -> None:
+def _serve(connection: Connection, threads: int, start: Callable[[], None] | None) -> None:
     """Life of a worker."""
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -133,7 +137,7 @@ def _serve(connection: Connection, work: Callable[[Job], None], threads: int, st
         start()
     while True:
         try:
-            job = connection.recv()
+            work, job = connection.recv()
         except EOFError:
             return
         connection.send(_attempt(work, job))

@@ -56,6 +56,10 @@ class ExpertFit:
         self.steps: list[Tensor] = []
         self.changes: list[Tensor] = []  # of the gradient, along each step
 
+    def take(self, model: SampleModel) -> None:
+        """Go on with another sample; the Hessian is built from it at the next step."""
+        self.model, self.base, self.steps, self.changes, self.hessian = model, None, [], [], None
+
     def rest(self, identity_loss: float) -> None:
         """Keep the identity, for want of voxels."""
         self.active, self.reason, self.gradient_norm = False, "too few voxels", 0.0

@@ -21,6 +21,10 @@ Vector = NDArray[np.float64]
 # A component of weight 0 may exceed the mixture by this factor (e^60) in the gradient: SLSQP squares it.
 MAX_LOG_RATIO = 60.0
 
+# Weights that the search starts from. At 0 the slope of a weight can be astronomic (one voxel that is surely wrong is
+# enough), which tells SLSQP nothing about how far to go.
+_INSIDE = np.array([0.98, 0.01, 0.01])
+
 _BOUNDS = [(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
 
 
@@ -69,8 +73,14 @@ class MixtureObjective:
         self.best, self.best_value = np.array([0.0, 1.0, 0.0, 0.0]), math.inf
 
     def __call__(self, point: Vector) -> tuple[float, Vector]:
-        """Value and gradient at ``(log T, w)``; remembers the best point."""
-        weights = torch.from_numpy(point[1:].copy()).clamp(min=0)
+        """Value and gradient at ``(log T, w / sum(w))``; remembers the best point.
+
+        SLSQP meets the constraint at its end only: without the division, a point off the simplex would look better
+        than it is.
+        """
+        positive = point[1:].clip(min=0)
+        size = positive.sum()
+        weights = torch.from_numpy(positive / size if size > 0 else _INSIDE)
         total = torch.zeros(6, dtype=torch.float64)
         for logits, target, _ in self.batches:
             case_ids = ["batch"] * (1 if logits.ndim == 2 else len(logits))
@@ -83,8 +93,10 @@ class MixtureObjective:
         if not np.isfinite(mean).all():
             raise ConvergenceError(f"the objective is {mean[0]} at log T, w = {point}; look for NaN in the logits")
         if mean[0] < self.best_value:
-            self.best, self.best_value = point.copy(), float(mean[0])
-        return float(mean[0]), mean[1:].astype(np.float64)
+            self.best, self.best_value = np.concatenate([point[:1], weights.numpy()]), float(mean[0])
+        gradient = mean[1:].astype(np.float64)
+        gradient[1:] = (gradient[1:] - gradient[1:] @ weights.numpy()) / max(size, 1e-3)
+        return float(mean[0]), gradient
 
 
 def fit_mixture(
@@ -117,10 +129,11 @@ def fit_mixture(
 
 
 def _descend(objective: MixtureObjective, start: Vector, max_iterations: int) -> str:
-    """Run SLSQP; the objective remembers the best point. Returns how it ended."""
+    """Run SLSQP from within the simplex; the objective remembers the best point. Returns how it ended."""
+    objective(start)
     result = minimize(
         objective,
-        start,
+        np.concatenate([start[:1], _INSIDE]),
         jac=True,
         method="SLSQP",
         bounds=_BOUNDS,
@@ -134,8 +147,8 @@ def _descend(objective: MixtureObjective, start: Vector, max_iterations: int) ->
 def _certify(objective: MixtureObjective, scaling: Certificate, ends: list[str]) -> Certificate:
     """Facts of the fit; raises where no start converged."""
     weights, gradient = objective.best[1:], objective(objective.best)[1]
-    on_simplex = gradient[1:] - gradient[1:] @ weights  # what a move of weight to one component would change
-    free = np.where(weights > 0, np.abs(on_simplex), np.maximum(-on_simplex, 0))
+    # What a move of weight to one component would change; weights at 0 have no way down.
+    free = np.where(weights > 0, np.abs(gradient[1:]), np.maximum(-gradient[1:], 0))
     certificate = Certificate(
         solver="slsqp",
         converged="decrease" in ends,

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_calib.calibrators import AffineCalibrator
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.coordinates import coordinates_of
-from lightning_calib.solvers.expert import ExpertFit
+from lightning_calib.solvers.expert import DENSE_CLASSES, ExpertFit
 from lightning_calib.solvers.model import Regularizer, SampleModel
 from lightning_calib.solvers.objective import EPS, LAM, MU
 from lightning_calib.solvers.sample import Sample
@@ -21,7 +21,10 @@ from lightning_calib.solvers.survey import Facts, Survey
 Batch = tuple[Tensor, Tensor, Sequence[str] | None]
 
 TOLERANCE = 1e-6
-MAX_PASSES = 100
+
+# A fit that takes this many passes was misled by its sample: it is drawn anew, this many times as large.
+RESAMPLE_PASSES, RESAMPLE_FACTOR = 12, 8
+MAX_PASSES = 200
 
 # Float64 values of the sample's features, over all predicted classes (64 MiB).
 SAMPLE_VALUES = 2**23
@@ -89,7 +92,7 @@ class NewtonSolver:
         )
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
         self.experts = [ExpertFit(theta, self.regularizer) for theta in start]
-        self.survey: Survey | None = Survey(len(self.experts), calibrator.num_classes, self.sample_size)
+        self.survey: Survey | None = self._new_survey()
         self.facts: Facts | None = None
         self.samples: list[Sample] = []
         self.history: list[float] = []
@@ -159,8 +162,15 @@ class NewtonSolver:
         self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
         if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
             self._finish()
-        else:
-            self._begin_pass()
+            return
+        if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES:
+            self.sample_size *= RESAMPLE_FACTOR
+            self.survey = self._new_survey()
+        self._begin_pass()
+
+    def _new_survey(self) -> Survey:
+        """A survey for the next pass."""
+        return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size)
 
     def _begin_pass(self) -> None:
         """Empty sums at the trial points."""
@@ -188,7 +198,7 @@ class NewtonSolver:
         if len(self.experts) == 1:
             samples = [Sample.merge(samples)]
         for number, (expert, sample) in enumerate(zip(self.experts, samples, strict=True)):
-            expert.model = SampleModel(sample, facts.num_voxels, self.regularizer)
+            expert.take(SampleModel(sample, facts.num_voxels, self.regularizer))
             if int(facts.cells[number].sum()) < self.min_voxels:
                 expert.rest(float(facts.identity_loss[number]) / facts.num_voxels)
 
@@ -259,15 +269,19 @@ class NewtonSolver:
             "facts": None if self.facts is None else vars(self.facts).copy(),
             "samples": [vars(sample).copy() for sample in self.samples],
             "history": list(self.history),
+            "sample_size": self.sample_size,
+            "surveying": self.survey is not None,
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken, with a solver built by the same arguments."""
-        for expert, values in zip(self.experts, state["experts"], strict=True):
-            expert.load_state_dict(values)
+        self.sample_size = state["sample_size"]
         if state["facts"] is not None:
             self._prepare(Facts(**state["facts"]), [Sample(**values) for values in state["samples"]])
+        self.survey = self._new_survey() if state["surveying"] else None
+        for expert, values in zip(self.experts, state["experts"], strict=True):
+            expert.load_state_dict(values)
         self.history = list(state["history"])
         self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
         self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))

@@ -9,7 +9,7 @@ TINY = """
 name: demo
 data:
   class_path: lightning_calib.data.shapes.Shapes
-  init_args: {num_train: 8, num_val: 2, num_pool: 60, size: [32, 32], batch_size: 4}
+  init_args: {num_train: 8, num_val: 2, num_pool: 15, size: [32, 32], batch_size: 4}
 model:
   network:
     class_path: lightning_calib.segmenters.SmpNetwork

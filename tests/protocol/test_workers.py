@@ -11,12 +11,13 @@ import psutil
 import pytest
 import torch
 
-from lightning_calib.protocol.workers import run_jobs
+from lightning_calib.protocol.workers import Workers
 from tests.protocol.jobs import note
 
 
 def outcomes(folder, jobs, workers, threads=1):
-    return {outcome.job: outcome.error for outcome in run_jobs(jobs, partial(note, folder), workers, threads)}
+    with Workers(workers, threads) as processes:
+        return {outcome.job: outcome.error for outcome in processes.run(jobs, partial(note, folder))}
 
 
 def test_failures_and_deaths_take_no_other_job_along(tmp_path):
@@ -53,8 +54,8 @@ def test_workers_end_with_their_parent(tmp_path):
     """The parent is killed outright; the worker must not go on."""
     code = (
         "from functools import partial; from pathlib import Path;"
-        "from lightning_calib.protocol.workers import run_jobs; from tests.protocol.jobs import wait_for_end;"
-        f"list(run_jobs([1], partial(wait_for_end, Path({str(tmp_path)!r})), 1))"
+        "from lightning_calib.protocol.workers import Workers; from tests.protocol.jobs import wait_for_end;"
+        f"list(Workers(1).run([1], partial(wait_for_end, Path({str(tmp_path)!r}))))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     try:

@@ -127,9 +127,10 @@ def test_adam_stays_within_bounds(store):
 
 @pytest.mark.parametrize("name", ["lts", "lts_ti"])
 def test_local_calibrators_train_on_images(store, name):
-    task, data = make(store, name, lr=3e-2)
+    torch.manual_seed(0)  # the gates start at random
+    task, data = make(store, name, lr=2e-3)
     data.crop = [12, 12]
-    Trainer(max_epochs=3, **SILENT).fit(task, data)
+    Trainer(max_epochs=6, **SILENT).fit(task, data)
     assert task.solver == "adam"
     assert task.selection.best_nll < task.selection.identity_nll
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from lightning_calib.protocol.plan import digest
 from lightning_calib.protocol.progress import Display
 from lightning_calib.protocol.results import Results
 from lightning_calib.protocol.tables import Row, read_rows, write_rows
-from lightning_calib.protocol.workers import run_jobs
+from lightning_calib.protocol.workers import Workers
 
 STUDIES, FACTS = "studies", "study.json"
 DIGITS = 10  # of what is summed up: beyond, sums over another number of threads differ
@@ -70,6 +70,10 @@ class Study:
     def folder(self) -> Path:
         """Where the study writes."""
         return self.calibration / STUDIES / self.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What workers get: tables and stores are opened where they are needed."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def names(self, pipelines: Pipelines | None, default: Sequence[str] = ()) -> tuple[str, ...]:
         """Pipelines to look at, in the order of the run.
@@ -127,9 +131,12 @@ class Study:
         """
         failed: dict[str, str] = {}
         threads = int(self.results.settings.get("threads", 1))
-        with Display([self.name for _ in jobs], self.workers, quiet=not self.display) as shown:
+        with (
+            Workers(self.workers, threads, self.start) as processes,
+            Display([self.name for _ in jobs], self.workers, quiet=not self.display) as shown,
+        ):
             started = time.perf_counter()
-            for outcome in run_jobs(jobs, work, self.workers, threads, self.start):
+            for outcome in processes.run(jobs, work):
                 text = tell(outcome.job)
                 if outcome.error is not None:
                     failed[text] = outcome.error

@@ -1,0 +1,214 @@
+"""``calibrate.py import``: outputs of other programs as an output store."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from lightning_calib.cli.doctor import table
+from lightning_calib.data.doctor import examine, has_errors, record_images
+from lightning_calib.data.doctor.images import files_below
+from lightning_calib.data.imports.folder import ArrayFolders
+from lightning_calib.data.imports.loop import Imported, find_groups, import_cases
+from lightning_calib.data.imports.nnunet import BACKGROUND, DatasetFacts, image_files
+from lightning_calib.data.imports.nnunet_model import FoldPredictor
+from lightning_calib.data.imports.nnunet_probs import ProbabilityFolders
+from lightning_calib.data.manifest import Keep, Member, Representation, StoreDtype, StoreError
+from lightning_calib.data.writer import OutputWriter
+
+
+class Source(Protocol):
+    """Where cases come from."""
+
+    @property
+    def case_ids(self) -> list[str]:
+        """Names of the cases."""
+
+    @property
+    def spatial_dims(self) -> int:
+        """2 or 3."""
+
+    def members(self) -> list[Member]:
+        """The members, in the order of their axis."""
+
+    def load(self, case_id: str) -> Imported:
+        """Read one case."""
+
+
+def import_folder(
+    scores: list[Path],
+    outputs: Path,
+    representation: Literal["logits", "probs"],
+    class_names: list[str],
+    targets: Path | None = None,
+    valid: Path | None = None,
+    key: str | None = None,
+    target_key: str | None = None,
+    class_axis: int | None = None,
+    member_axis: int | None = None,
+    background: int | None = None,
+    ignore_index: int | None = None,
+    group_regex: str | None = None,
+    dataset: str | None = None,
+    keep: Keep = "members",
+    dtype: StoreDtype = "float32",
+) -> int:
+    """Bring folders of arrays (.npy, .npz, .nii.gz) into an output store.
+
+    Files of scores, labels and masks that belong together have the same name up to the ending, which becomes the
+    case's id. Goes on where an earlier import stopped, and examines the result.
+
+    Args:
+        scores: one folder a member, or a single folder.
+        outputs: folder of the store to write, such as runs/mine/outputs.
+        representation: what the files hold, logits or probs. It is never guessed from the values.
+        class_names: names of the classes, in the order of the class axis and of the labels.
+        targets: folder of label files (.png, .npy, .nii.gz).
+        valid: folder of masks, not 0 where the networks predicted.
+        key: name of the scores in .npz files with several arrays.
+        target_key: name of the labels in the .npz files of the scores, in place of targets.
+        class_axis: axis of the classes in each file; by default the first that is not the members'.
+        member_axis: axis of the members in each file, where one file holds them all.
+        background: number of the background class, where there is one.
+        ignore_index: label of voxels that count nowhere.
+        group_regex: expression whose parentheses find in a file's name what must stay together, such as "^(p[0-9]+)_".
+        dataset: name of the data set; by default that of the folder around the store.
+        keep: members, or pooled for z, p and p0 in place of the members.
+        dtype: precision of the stored scores.
+
+    Returns:
+        0, or 1 where the examination finds an error.
+    """
+    source = ArrayFolders(scores, representation, targets, valid, key, target_key, class_axis, member_axis)
+    return write(
+        source,
+        outputs,
+        DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, ""),
+        "log_probs" if representation == "probs" else "logits",
+        background,
+        group_regex,
+        keep,
+        dtype,
+    )
+
+
+def import_nnunet(
+    outputs: Path,
+    targets: Path,
+    predictions: list[Path] | None = None,
+    model: Path | None = None,
+    images: Path | None = None,
+    trust_model_folder: bool = False,
+    folds: list[int | str] | None = None,
+    checkpoint: str = "checkpoint_final.pth",
+    tile_step_size: float = 0.5,
+    mirror: bool = True,
+    device: str = "auto",
+    training_images: Path | None = None,
+    dataset_json: Path | None = None,
+    group_regex: str | None = None,
+    keep: Keep = "members",
+    dtype: StoreDtype = "float32",
+) -> int:
+    """Bring nnU-Net v2 results into an output store, with folds as members.
+
+    Either from a trained model and images (true logits of each fold, by nnU-Net's own predictor), or from folders
+    that nnUNetv2_predict --save_probabilities wrote, one a fold (log-probabilities). The cases must be ones that no
+    fold was trained on.
+
+    Args:
+        outputs: folder of the store to write, such as runs/mine/outputs.
+        targets: folder of label files, such as labelsTs.
+        predictions: folders of <case>.npz with the segmentations beside, one a fold.
+        model: trained model, the folder with plans.json, dataset.json and fold_0, fold_1, ...
+        images: folder of images named <case>_0000.nii.gz, such as imagesTs.
+        trust_model_folder: say true to load checkpoints: nnU-Net unpickles them, which can run any program.
+        folds: folds to take as members; by default all that have a checkpoint.
+        checkpoint: name of the checkpoint in each fold's folder.
+        tile_step_size: step of the sliding window, as a share of the patch.
+        mirror: average over mirrored images in logit space, where the training allows it.
+        device: cpu, cuda, or auto.
+        training_images: folder of the images that the folds were trained on, to look for ones that are also here.
+        dataset_json: nnU-Net's facts on the data set; by default the one beside the predictions or the model.
+        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
+        keep: members, or pooled for z, p and p0 in place of the members.
+        dtype: precision of the stored scores.
+
+    Returns:
+        0, or 1 where the examination finds an error.
+    """
+    if (predictions is None) == (model is None):
+        raise StoreError("name either --predictions (folders of probabilities) or --model and --images, not both")
+    source: ProbabilityFolders | FoldPredictor
+    if model is None:
+        source = ProbabilityFolders(predictions or [], targets, dataset_json)
+    elif images is None:
+        raise StoreError("--model needs --images, the folder of images to predict")
+    else:
+        source = FoldPredictor(
+            model,
+            images,
+            targets,
+            folds,
+            checkpoint,
+            tile_step_size,
+            mirror,
+            device,
+            dataset_json,
+            trusted=trust_model_folder,
+        )
+    representation: Representation = "log_probs" if model is None else "logits"
+    remembered = _images(source.case_ids, images, training_images, source.facts.file_ending)
+    return write(source, outputs, source.facts, representation, BACKGROUND, group_regex, keep, dtype, remembered)
+
+
+Remembered = tuple[dict[str, list[Path]], list[Path]]
+
+
+def _images(case_ids: Sequence[str], images: Path | None, training: Path | None, ending: str) -> Remembered | None:
+    """Image files of pool set and training, where both are named."""
+    if images is None or training is None:
+        return None
+    found = image_files(images, ending)
+    return {case_id: found[case_id] for case_id in case_ids if case_id in found}, files_below(training)
+
+
+def write(
+    source: Source,
+    outputs: Path,
+    facts: DatasetFacts,
+    representation: Representation,
+    background: int | None,
+    group_regex: str | None,
+    keep: Keep,
+    dtype: StoreDtype,
+    images: Remembered | None = None,
+) -> int:
+    """Write a store, examine it, and say what came out."""
+    writer = OutputWriter(
+        outputs,
+        facts.name,
+        facts.class_names,
+        source.spatial_dims,
+        source.members(),
+        background=background,
+        ignore_index=facts.ignore_index,
+        representation=representation,
+        keep=keep,
+        dtype=dtype,
+        groups=find_groups(source.case_ids, group_regex),
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        manifest = import_cases(writer, source.case_ids, source.load)
+    for warning in told:
+        print(f"warning: {warning.message}")
+    if images is not None:
+        record_images(outputs, *images)
+    size = sum(case.size for case in manifest.cases) / 1e6
+    members, classes = manifest.num_members, manifest.num_classes
+    print(f"{outputs}: {len(manifest.cases)} cases, {members} members, {classes} classes, {size:,.1f} MB")
+    findings = examine(outputs)
+    if findings:
+        print(table(findings))
+    return 1 if has_errors(findings) else 0

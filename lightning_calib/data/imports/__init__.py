@@ -1,0 +1,1 @@
+"""Outputs that other programs wrote, brought into an output store."""
