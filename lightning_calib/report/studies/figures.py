@@ -68,7 +68,7 @@ def series_figure(
         >>> len(series_figure([("NLL", [line]), ("ECE", [line])], ["mild", "strong"], "images").axes)
         2
     """
-    columns = min(len(panels), 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
     names = [series.label for series in panels[0][1]]
     with look():
