@@ -9,25 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lightning_calib.data.corruptions import KINDS, SEVERITIES, corrupt, psnr
-from lightning_calib.report.style import (
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    look,
-    new_figure,
-)
+from lightning_calib.report.figures import STYLES
+from lightning_calib.report.style import INK, ORANGE, SKY, look, new_figure
 
 # Colour, marker and dashes together: told apart in grey, too.
 _STYLES: tuple[dict[str, str], ...] = (
-    {"color": INK, "marker": "s", "linestyle": ":"},
-    {"color": VERMILLION, "marker": "o", "linestyle": "-"},
-    {"color": BLUE, "marker": "^", "linestyle": "-"},
-    {"color": GREEN, "marker": "D", "linestyle": "--"},
-    {"color": PURPLE, "marker": "v", "linestyle": "-."},
+    *STYLES,
     {"color": ORANGE, "marker": "P", "linestyle": "--"},
     {"color": SKY, "marker": "X", "linestyle": "-"},
 )
