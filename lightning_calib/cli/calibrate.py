@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
 from lightning_calib.cli.apply import apply
+from lightning_calib.cli.audit import audit
 from lightning_calib.cli.deploy import deploy
 from lightning_calib.cli.doctor import doctor
 from lightning_calib.cli.evaluate import evaluate
@@ -22,13 +23,15 @@ from lightning_calib.cli.monitor import monitor
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.recommend import recommend
 from lightning_calib.cli.report import report
+from lightning_calib.cli.reproduce import reproduce
 from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
+from lightning_calib.cli.study import STUDIES
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 
-# One line adds a command. It returns its exit code, or None for 0.
+# One line adds a command. It returns its exit code, or None for 0. A dictionary holds commands below a command.
 COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "run": run,
     "recommend": recommend,
@@ -43,6 +46,9 @@ COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "apply": apply,
     "export": export,
     "monitor": monitor,
+    "audit": audit,
+    "study": STUDIES,
+    "reproduce": reproduce,
 }
 
 

@@ -54,7 +54,7 @@ def run(
     require_healthy(settings.outputs, doctor)
     home = Path(settings.outputs).resolve().parent
     folder = calibration or home / "calibration"
-    count = _cores() if workers is None else workers
+    count = available_cores() if workers is None else workers
     summary = run_protocol(settings, folder, count, display=not json, start=quiet)
     results = Results.open(folder)
     page = (
@@ -105,6 +105,6 @@ def table_text(results: Results) -> str:
     return "\n".join([*lines, "*: best of its column; x: not translation invariant"])
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

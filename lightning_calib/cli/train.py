@@ -18,6 +18,7 @@ from pytorch_lightning.utilities import rank_zero_info
 from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
 from lightning_calib.callbacks.outputs import StoreOutputs
 from lightning_calib.callbacks.overlays import SampleOverlays
+from lightning_calib.cli.corrupted import corrupted
 from lightning_calib.cli.ensemble import Job, run_jobs, visible_gpus
 from lightning_calib.cli.noise import silence
 from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
@@ -32,6 +33,7 @@ from lightning_calib.cli.trainer import (
 from lightning_calib.data.atomic import write_text
 from lightning_calib.data.base import SegmentationDataModule
 from lightning_calib.data.cases import DataError
+from lightning_calib.data.corruptions import Severity
 from lightning_calib.data.doctor.images import remember_images
 from lightning_calib.data.manifest import StoreError
 from lightning_calib.data.writer import OutputWriter
@@ -159,15 +161,22 @@ class TrainCLI(LightningCLI):
         datamodule.test_dataloader = datamodule.predict_dataloader  # type: ignore[method-assign]
         self.trainer.test(model, datamodule=datamodule, **self._with_checkpoint(options))
 
-    def predict(self, model: SegmentationTask, datamodule: SegmentationDataModule) -> None:
+    def predict(
+        self,
+        model: SegmentationTask,
+        datamodule: SegmentationDataModule,
+        corruption: Severity | None = None,
+        corruption_seed: int = 0,
+    ) -> None:
         """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
+        place = corrupted(datamodule, self.run.outputs, corruption, corruption_seed)
         options: OutputOptions = self._get(self.config_init, "outputs")
         members = self.run.members(options.members)
         rank_zero_info(f"{datamodule.summary()}\n{len(members)} members of {self.run.path}")
         open_writer = partial(
             OutputWriter,
-            self.run.outputs,
-            dataset=datamodule.name,
+            place.outputs,
+            dataset=place.dataset,
             class_names=datamodule.class_names,
             spatial_dims=datamodule.spatial_dims,
             members=self.run.records(members, options.checkpoint),
@@ -183,7 +192,8 @@ class TrainCLI(LightningCLI):
         ensemble = EnsemblePrediction.load(model, checkpoints)
         self.trainer.predict(ensemble, datamodule=datamodule, return_predictions=False)
         if self.trainer.is_global_zero:
-            remember_images(self.run.outputs, datamodule.splits)
+            place.describe(datamodule)
+            remember_images(place.outputs, datamodule.splits)
 
     def ensemble(
         self, model: SegmentationTask, datamodule: SegmentationDataModule, members: int, parallel: int | None

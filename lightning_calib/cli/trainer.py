@@ -11,6 +11,7 @@ from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 
 from lightning_calib.cli.run_folder import Checkpoint, RunError
+from lightning_calib.data.corruptions import Severity
 from lightning_calib.data.manifest import Keep, StoreDtype
 
 LOGGERS = [
@@ -37,7 +38,35 @@ class OutputOptions:
 
 
 class MemberTrainer(Trainer):
-    """Lightning's Trainer, and the name of one more command."""
+    """Lightning's Trainer, with one more command and one more option."""
+
+    def predict(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any | None = None,  # noqa: ANN401
+        datamodule: LightningDataModule | None = None,
+        return_predictions: bool | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool | None = None,
+        corruption: Severity | None = None,
+        corruption_seed: int = 0,
+    ) -> Any:  # noqa: ANN401  # as the parent has it
+        """Predict.
+
+        Args:
+            model: set by the command line.
+            dataloaders: set by the command line.
+            datamodule: set by the command line.
+            return_predictions: set by the command line.
+            ckpt_path: set by the command line.
+            weights_only: set by the command line.
+            corruption: change every image of the pool set first, mildly or strongly, for the study of shifts; the
+                outputs go to a folder named outputs-mild or outputs-strong.
+            corruption_seed: seed of which image is changed how.
+        """
+        if corruption is not None:
+            raise RunError("images are corrupted from the command line: train.py predict --corruption mild")
+        return super().predict(model, dataloaders, datamodule, return_predictions, ckpt_path, weights_only)
 
     def ensemble(
         self,

@@ -49,7 +49,9 @@ class CaseCache:
             if (case_id, pooling) not in self._checked:
                 facts = _check(case, found)
         else:
-            found, facts = self._get(case, pooling, lambda: case.pooled(pooling), _check)
+            smaller = manifest.num_members < self.store.stored_members
+            kind = f"{pooling}-{manifest.num_members}" if smaller else pooling
+            found, facts = self._get(case, kind, lambda: case.pooled(pooling), _check)
         self._warn_constant(case_id, pooling, float(facts.get("constant", 0)))
         return found
 

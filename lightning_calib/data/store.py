@@ -1,7 +1,7 @@
 """Reading of frozen ensemble outputs, case by case and lazily."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class StoredCase:
     @property
     def logits(self) -> Tensor | None:
         """Member logits ``(M, C, *S)`` in the stored precision; None where the store keeps pooled ones."""
-        return self._read("logits") if self.manifest.keep == "members" else None
+        return self._read("logits")[: self.manifest.num_members] if self.manifest.keep == "members" else None
 
     @property
     def target(self) -> Tensor:
@@ -73,7 +73,7 @@ class StoredCase:
             raise ValueError(f"unknown pooling {pooling!r}; choose one of {', '.join(POOLINGS)}")
         if self.manifest.keep == "pooled":
             return self._read(pooling).float()
-        return pool(self._read("logits")[None], pooling)[0]
+        return pool(self._read("logits")[None, : self.manifest.num_members], pooling)[0]
 
     def _read(self, name: str) -> Tensor:
         try:
@@ -93,6 +93,7 @@ class OutputStore:
 
     Args:
         path: the folder, usually ``runs/<name>/outputs``.
+        members: take the first so many members for the ensemble; None for all.
 
     Example:
         >>> import tempfile, torch
@@ -107,12 +108,26 @@ class OutputStore:
         (1, torch.Size([2, 2, 4, 4]), torch.Size([2, 4, 4]))
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, members: int | None = None) -> None:
         """Open a finished store."""
         self.path = Path(path)
         self.manifest = Manifest.load(_manifest_path(self.path))
         self._records = {case.case_id: case for case in self.manifest.cases}
         _refuse(self.path, [*self._problems(), *self._foreign()])
+        self.stored_members = self.manifest.num_members
+        if members is not None:
+            self.manifest = self._first(members)
+
+    def _first(self, members: int) -> Manifest:
+        """The manifest of a smaller ensemble."""
+        if not 1 <= members <= self.stored_members:
+            raise StoreError(f"members = {members}: {self.path} has {self.stored_members}")
+        if self.manifest.keep == "pooled" and members < self.stored_members:
+            raise StoreError(
+                f"{self.path} keeps pooled logits alone, so that smaller ensembles cannot be made of it; predict again "
+                "with --outputs.keep members"
+            )
+        return replace(self.manifest, members=self.manifest.members[:members])
 
     @property
     def case_ids(self) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class Protocol:
         lts_trials: trials for local temperature scaling, which is slow on CPUs; None for ``trials``.
         lts_epochs: largest number of epochs of local temperature scaling.
         threads: threads a task.
+        members: take the first so many members for the ensemble; None for all.
     """
 
     outputs: str
@@ -84,6 +85,7 @@ class Protocol:
     lts_trials: int | None = None
     lts_epochs: int = 300
     threads: int = 1
+    members: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -104,7 +106,7 @@ class Protocol:
     @cached_property
     def store(self) -> OutputStore:
         """The frozen outputs."""
-        return OutputStore(self.outputs)
+        return OutputStore(self.outputs, self.members)
 
     @property
     def tasks(self) -> list[Task]:
@@ -144,6 +146,7 @@ class Protocol:
     def fit_hash(self, task: Task) -> str:
         """Hash of everything that a task's fit depends on; the thread count is not part of it."""
         local = {"lts_epochs": self.lts_epochs} if task.name.calibrator in LOCAL else {}
+        fewer = {} if self.members is None else {"members": self.members}
         split = self.split(task.repeat)
         return digest(
             {
@@ -157,6 +160,7 @@ class Protocol:
                 "solver": self.solver,
                 "trials": self.trials_of(task),
                 **local,
+                **fewer,
             }
         )
 

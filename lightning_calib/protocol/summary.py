@@ -41,8 +41,8 @@ def join_tables(folder: Path) -> None:
     folders = [results.task_folder(r, name) for r in results.repeats for name in results.pipelines]
     done = [part for part in folders if (part / layout.EVALUATION).is_file()]
     for name, kind in ((layout.CASES, CaseRow), (layout.BINS, BinRow), (layout.BANDS, BandRow)):
-        rows = [row for part in done for row in read_rows(part / name, kind)]  # type: ignore[type-var]
-        write_rows(folder / name, rows, kind)  # type: ignore[type-var]
+        rows = [row for part in done for row in read_rows(part / name, kind)]
+        write_rows(folder / name, rows, kind)
 
 
 def summarize(results: Results) -> dict[str, Any]:

@@ -5,9 +5,12 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_calib.data.atomic import write_text
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 BINS = 600  # fine enough to hold 15, 20, 30, 40 and 50 equal bins exactly
 
@@ -87,7 +90,7 @@ class CurveRow:
     value: float
 
 
-Row = TypeVar("Row", CaseRow, BinRow, BandRow, CurveRow)
+Row = TypeVar("Row", bound="DataclassInstance")  # fields of type int, float or str
 
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:

@@ -9,6 +9,7 @@ from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt
 from lightning_calib.report.sections import SECTIONS
+from lightning_calib.report.studies import STUDY_FIGURES, study_sections, write_tables
 from lightning_calib.report.style import look
 from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 
@@ -37,9 +38,11 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
         ResultsError: where ``calibration`` holds no results at all.
     """
     inputs = Inputs.open(calibration, outputs, preserve)
-    sections = [attempt(key, title, make, inputs) for key, title, make in SECTIONS]
+    entries = (*SECTIONS[:-1], *study_sections(inputs), SECTIONS[-1])  # how it was made stays last
+    sections = [attempt(key, title, make, inputs) for key, title, make in entries]
     destination.mkdir(parents=True, exist_ok=True)
     _write_tables(inputs, destination)
+    write_tables(sections, destination / "studies")
     _write_figures(sections, destination / "figures")
     page = destination / "index.html"
     write_text(page, render(f"Calibration of {inputs.results.dataset['name']}", sections))
@@ -61,7 +64,10 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
 def _write_figures(sections: list[Section], folder: Path) -> None:
     """Every figure as a PNG on white, for slides and papers."""
     folder.mkdir(exist_ok=True)
-    for name in FIGURES:  # those of an earlier report that this one does not have would be taken for its own
+    for name in (
+        *FIGURES,
+        *STUDY_FIGURES,
+    ):  # those of an earlier report that this one does not have would be taken for its own
         (folder / f"{name}.png").unlink(missing_ok=True)
     for section in sections:
         for picture in section.pictures:

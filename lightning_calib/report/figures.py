@@ -13,7 +13,7 @@ from lightning_calib.report.style import BLUE, FAINT, GREEN, INK, PURPLE, VERMIL
 
 Floats = NDArray[np.float64]
 
-_STYLES: tuple[dict[str, str], ...] = (
+STYLES: tuple[dict[str, str], ...] = (
     {"color": INK, "marker": "s", "linestyle": ":"},
     {"color": VERMILLION, "marker": "o", "linestyle": "-"},
     {"color": BLUE, "marker": "^", "linestyle": "-"},
@@ -77,7 +77,7 @@ def reliability_figure(curves: Sequence[Reliability]) -> Figure:
         figure = new_figure(6.2, 5.6)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
         top.plot([0, 1], [0, 1], color=FAINT, linewidth=1.4, linestyle="--", zorder=0)
-        for curve, style in zip(curves, _STYLES, strict=False):
+        for curve, style in zip(curves, STYLES, strict=False):
             filled = curve.count > 0
             top.plot(curve.confidence[filled], curve.accuracy[filled], label=curve.label, **style)
             _histogram(bottom, curve, style)
@@ -112,7 +112,7 @@ def band_figure(profiles: Sequence[BandProfile], edges: Sequence[float]) -> Figu
         figure = new_figure(6.2, 3.4)
         axes = figure.subplots()
         width = 0.8 / max(len(profiles), 1)
-        for n, (profile, style) in enumerate(zip(profiles, _STYLES, strict=False)):
+        for n, (profile, style) in enumerate(zip(profiles, STYLES, strict=False)):
             position = np.arange(len(edges) - 1) + (n - (len(profiles) - 1) / 2) * width
             gap = profile.uncertainty - profile.error
             axes.bar(position, gap, 0.9 * width, label=profile.label, color=style["color"])

@@ -1,0 +1,70 @@
+"""Scores of pipelines under several settings, and what a setting changes, with intervals."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.statistics import intervals, point_estimate, two_level_bootstrap
+from lightning_calib.protocol.summary import SCORES, main_scores
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A score, or a change of it, of a pipeline under one setting.
+
+    Attributes:
+        setting: what was varied, such as the kind of images or a number of cases.
+        pipeline: its name.
+        metric: which score.
+        mean: over repeats and cases.
+        low: lower bound of the 95 % interval; of ACE the smallest repeat.
+        high: upper bound; of ACE the largest repeat.
+    """
+
+    setting: str
+    pipeline: str
+    metric: str
+    mean: float
+    low: float
+    high: float
+
+
+def score_rows(setting: str, results: Results, names: Sequence[str]) -> list[ScoreRow]:
+    """Every score of some pipelines with its bounds."""
+    held = [name for name in names if any(results.cases_of(r, name) for r in results.repeats)]
+    rows = []
+    for name, scores in main_scores(results, held).items():
+        rows += [ScoreRow(setting, name, metric, *asdict(value).values()) for metric, value in scores.items()]
+        aces = [results.average_calibration_error(r, name) for r in results.repeats if results.cases_of(r, name)]
+        rows.append(ScoreRow(setting, name, "ace", float(np.mean(aces)), min(aces), max(aces)))
+    return rows
+
+
+def change_rows(setting: str, before: Results, after: Results, names: Sequence[str], seed: int = 0) -> list[ScoreRow]:
+    """How much every score of some pipelines changed, paired by test case, with intervals.
+
+    Args:
+        setting: what made the change.
+        before: results that it is measured from.
+        after: results under the setting, on the same test cases.
+        names: the pipelines.
+        seed: seed of the bootstrap.
+    """
+    rows = []
+    for name in names:
+        shared = [r for r in before.repeats if before.cases_of(r, name) and after.cases_of(r, name)]
+        if not shared:
+            continue
+        tables = [_scores(after, r, name) - _scores(before, r, name) for r in shared]
+        found = intervals(point_estimate(tables), two_level_bootstrap(tables, seed=seed))
+        rows += [ScoreRow(setting, name, m, *asdict(value).values()) for m, value in zip(SCORES, found, strict=True)]
+        aces = [after.average_calibration_error(r, name) - before.average_calibration_error(r, name) for r in shared]
+        rows.append(ScoreRow(setting, name, "ace", float(np.mean(aces)), min(aces), max(aces)))
+    return rows
+
+
+def _scores(results: Results, repeat: int, name: str) -> np.ndarray:
+    """Scores of a repeat ``(cases, metrics)``."""
+    return np.array([[getattr(row, m) for m in SCORES] for row in results.cases_of(repeat, name)], dtype=np.float64)

@@ -1,0 +1,24 @@
+"""Where sections find the files of a study."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning_calib.protocol.layout import read_json
+from lightning_calib.protocol.studies.base import FACTS, STUDIES
+from lightning_calib.report.inputs import Inputs
+
+
+def study_folder(inputs: Inputs, name: str) -> Path:
+    """Folder of a study."""
+    return inputs.results.folder / STUDIES / name
+
+
+def is_done(inputs: Inputs, name: str) -> bool:
+    """Whether a study was made."""
+    return (study_folder(inputs, name) / FACTS).is_file()
+
+
+def read_facts(inputs: Inputs, name: str) -> dict[str, Any]:
+    """``study.json``."""
+    facts: dict[str, Any] = read_json(study_folder(inputs, name) / FACTS)
+    return facts

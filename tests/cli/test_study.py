@@ -1,0 +1,133 @@
+"""calibrate.py study, audit and reproduce: commands, exit codes, files and sections."""
+
+import json
+import shutil
+
+import pytest
+from PIL import Image
+
+from lightning_calib.calibrators import Identity
+from lightning_calib.cli import audit as audit_module
+from lightning_calib.cli.calibrate import main
+from lightning_calib.data.shapes import Shapes
+from lightning_calib.data.store import OutputStore
+from lightning_calib.report.build import FIGURES
+from lightning_calib.report.studies import STUDY_FIGURES
+from tests.protocol.studies.conftest import noisy, write_changed
+from tests.protocol.synthetic import write_outputs, write_results
+
+PIPELINES = ["identity(p0)", "identity(z)", "ms(z)", "ms_c(z)", "cms_op(p)", "ts(z)"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    write_results(folder / "calibration", write_outputs(folder / "outputs", cases=9), PIPELINES, repeats=2)
+    return folder
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def study(run, name, *options):
+    where = ("--calibration", str(run / "calibration"), "--outputs", str(run / "outputs"), "--workers", "0")
+    return main(["study", name, *where, *options])
+
+
+def test_a_study_tells_and_reports(run, capsys):
+    assert study(run, "bins", "--pipelines", "ts(z),ms(z)") == 0
+    told = capsys.readouterr().out
+    assert "ECE ranking: " in told
+    assert str(run / "calibration" / "studies" / "bins") in told
+    page = (run / "report" / "index.html").read_text()
+    assert 'id="study-bins"' in page
+    assert "Kendall" in page
+    assert 'id="study-offsets"' not in page
+    assert {"bins-ece.png", "bins-ace.png"} <= {path.name for path in (run / "report" / "figures").iterdir()}
+    assert r"\toprule" in (run / "report" / "studies" / "bins-ece.tex").read_text()
+
+
+def test_json_and_no_report(run, capsys):
+    assert study(run, "offsets", "--members", "[1,3]", "--report", "false", "--json") == 0
+    assert [entry["members"] for entry in json.loads(capsys.readouterr().out)["summary"]] == [1, 3]
+    assert not (run / "report").exists()
+
+
+def test_every_study_has_its_section(run):
+    write_changed(OutputStore(run / "outputs"), run / "outputs-strong", noisy)
+    image, _ = Shapes(num_train=1, num_val=1, num_pool=1).draw(
+        Shapes(num_train=1, num_val=1, num_pool=1).splits.pool[0]
+    )
+    Image.fromarray(image).save(run / "outputs-strong" / "example.png")
+    for name in ("offsets", "shift", "flips", "properties"):
+        assert study(run, name, "--report", "false") == 0
+    assert study(run, "reliability") == 0
+    page = (run / "report" / "index.html").read_text()
+    for key in ("offsets", "shift", "flips", "properties", "reliability"):
+        assert f'<section id="study-{key}">' in page
+    assert "could not be read" not in page
+    figures = {path.stem for path in (run / "report" / "figures").iterdir()}
+    assert set(STUDY_FIGURES) - {"calibration-size", "ensemble-size", "bins-ece", "bins-ace"} == figures - set(FIGURES)
+
+
+def test_bad_options_are_refused_in_one_line(run, capsys):
+    assert study(run, "shift") == 2
+    assert "error: there are no stores of changed images beside" in capsys.readouterr().err
+    assert study(run, "shift", "--stores", json.dumps({"night": str(run / "nowhere")})) == 2
+    assert f"there is no output store at {run / 'nowhere'}" in capsys.readouterr().err
+    assert study(run, "bins", "--pipelines", "dc(p)") == 2
+    assert "dc(p): no fits in" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        study(run, "seeds")
+
+
+def calibrator_file(run, name):
+    return run / "calibration" / "repeats" / "0" / name / "calibrator.safetensors"
+
+
+def test_an_audit_leaves_a_certificate(run, capsys):
+    path = calibrator_file(run, "cms_op-p")
+    assert main(["audit", "--calibrator", str(path), "--outputs", str(run / "outputs"), "--cases", "3"]) == 0
+    assert "0 argmax changes, 0 inversions" in capsys.readouterr().out
+    certificate = json.loads((path.parent / "audit.json").read_text())
+    assert certificate["passed"]
+    assert certificate["measured"]["voxels"] == 3 * 32 * 40
+    assert certificate["declared"] == {"translation_invariant": True, "preserves": "order"}
+    assert certificate["measured"]["shift_change"] == 0
+    assert main(["audit", "--calibrator", str(calibrator_file(run, "ms-z")), "--outputs", str(run / "outputs")]) == 0
+    found = json.loads((calibrator_file(run, "ms-z").parent / "audit.json").read_text())
+    assert found["measured"]["translation_invariant"] is False  # it never claimed to be
+    assert found["measured"]["argmax_changes"] > 0
+
+
+class Liar(Identity):
+    """Declares the order and turns it round."""
+
+    def forward(self, logits):
+        return (-logits).log_softmax(dim=1)
+
+
+def test_a_broken_promise_is_an_exit_code(run, capsys, monkeypatch):
+    monkeypatch.setattr(audit_module, "load_calibrator", lambda path: Liar(4))
+    path = calibrator_file(run, "ts-z")
+    assert main(["audit", "--calibrator", str(path), "--outputs", str(run / "outputs"), "--json"]) == 1
+    certificate = json.loads(capsys.readouterr().out)
+    assert not certificate["passed"]
+    assert certificate["broken"][0].startswith("argmax: ")
+    assert json.loads((path.parent / "audit.json").read_text()) == certificate
+
+
+def test_reproduce_makes_the_whole_paper(tmp_path, capsys):
+    write_outputs(tmp_path / "outputs", cases=10, members=2)
+    options = ["--pipelines", "identity(z),ms(z),ts(z)", "--repeats", "1", "--trials", "1", "--cal", "3", "--val", "3"]
+    command = ["reproduce", "--outputs", str(tmp_path / "outputs"), "--workers", "0", *options]
+    assert main([*command, "--logger", "csv"]) == 0
+    told = capsys.readouterr().out
+    assert "left out shift: there are no stores of changed images" in told
+    page = (tmp_path / "report" / "index.html").read_text()
+    for key in ("reliability", "properties", "flips", "bins", "offsets", "calibration-size", "ensemble-size"):
+        assert f'<section id="study-{key}">' in page
+    assert "could not be read" not in page

@@ -1,0 +1,1 @@
+"""Studies on a small made-up run."""
