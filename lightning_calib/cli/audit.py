@@ -1,23 +1,15 @@
 """``calibrate.py audit``: does a fitted calibrator keep what it promises, on real outputs?"""
 
 import json as json_format
-from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from lightning_calib.calibrators import Calibrator, load_calibrator
 from lightning_calib.cli.evaluate import fitted_pooling
-from lightning_calib.data.atomic import sha256
-from lightning_calib.data.manifest import MANIFEST
 from lightning_calib.data.store import OutputStore
-from lightning_calib.data.stored_cases import Outside, StoredCases
+from lightning_calib.data.stored_cases import Outside
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.protocol.layout import write_json
-from lightning_calib.protocol.studies.base import spread
-from lightning_calib.protocol.studies.properties import SHIFT, Measured, measure_cases
+from lightning_calib.protocol.studies.certificate import certify
 
 
 def audit(
@@ -43,37 +35,11 @@ def audit(
     Returns:
         0, or 1 where a declared property does not hold.
     """
-    module, store = load_calibrator(calibrator).eval(), OutputStore(outputs)
-    if module.num_classes != store.manifest.num_classes:
-        raise ValueError(
-            f"{calibrator} is for {module.num_classes} classes, {outputs} has {store.manifest.num_classes}"
-        )
-    pooled, chosen = pooling or fitted_pooling(calibrator), spread(store.case_ids, cases)
-    measured = measure_cases(module, StoredCases(store, pooled, outside), chosen)
-    certificate = {
-        "calibrator": {"name": module.name, "file": calibrator.name, "sha256": sha256(calibrator)},
-        "outputs": {"dataset": store.manifest.dataset, "manifest_sha256": sha256(store.path / MANIFEST)},
-        "pooling": pooled,
-        "cases": len(chosen),
-        **findings(module, measured),
-        "versions": {"lightning-calib": version("lightning-calib"), "torch": str(torch.__version__)},
-    }
+    certificate = certify(calibrator, OutputStore(outputs), pooling or fitted_pooling(calibrator), cases, outside)
     path = destination or calibrator.with_name("audit.json")
     write_json(path, certificate)
     print(json_format.dumps(certificate) if json else _told(certificate, path))
     return 0 if certificate["passed"] else 1
-
-
-def findings(calibrator: Calibrator, measured: Measured) -> dict[str, Any]:
-    """Declared properties, measured ones, and what of the promises is broken."""
-    broken = measured.violations(calibrator.translation_invariant, calibrator.preserves)
-    found = {"translation_invariant": measured.invariant, "preserves": measured.preserved}
-    return {
-        "declared": {"translation_invariant": calibrator.translation_invariant, "preserves": calibrator.preserves},
-        "measured": {**asdict(measured), "random_shift_std": SHIFT, **found},
-        "broken": broken,
-        "passed": not broken,
-    }
 
 
 def _told(certificate: dict[str, Any], path: Path) -> str:

@@ -20,7 +20,6 @@ def deploy(
     destination: Path | None = None,
     cases: Cases = "all",
     repeat: int = 0,
-    audit: Path | None = None,
     networks: bool = True,
     json: bool = False,
 ) -> int:
@@ -34,7 +33,6 @@ def deploy(
         destination: where to write; by default a folder named deployed beside the calibration folder.
         cases: fit on all pool cases, or on cal_val of one repeat, which leaves its test cases unseen.
         repeat: which repeat, for cal_val.
-        audit: certificate of calibrate.py audit, to be attached.
         networks: also name the networks and their preprocessing, so that images can be taken.
         json: print what was written as JSON.
     """
@@ -42,7 +40,7 @@ def deploy(
     name = pipeline or choose(results, preserve, seed=int(results.settings["seed"])).pipeline
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"
-    written = write_deployment(results, store, folder, name, cases, repeat, audit, networks)
+    written = write_deployment(results, store, folder, name, cases, repeat, networks)
     if json:
         facts = {"deployed": str(folder), "pipeline": written.pipeline, "images": written.network is not None}
         print(json_format.dumps(facts | {"estimate": written.estimate}))

@@ -106,7 +106,7 @@ def _facts(deployment: Deployment) -> str:
         rows.insert(3, f"- NLL of these cases: {fit['nll']:.4f}, {fit['identity_nll']:.4f} without calibration")
     rows += [f"- note: {fit['note']}"] if fit.get("note") else []
     rows += [f"- warning of the fit: {warning}" for warning in fit["certificate"].get("warnings", [])]
-    rows += [f"- audit: `{AUDIT}`"] if fit.get("audited") else []
+    rows += [f"- promises measured on outputs: `{AUDIT}`"]
     return "\n".join(rows)
 
 

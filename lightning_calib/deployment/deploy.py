@@ -17,8 +17,12 @@ from lightning_calib.deployment.refit import Cases, fitting_cases, refit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
 from lightning_calib.protocol.layout import plain
 from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.studies.certificate import certify
 
 _PACKAGES = ("lightning-calib", "torch")
+
+# Cases, evenly spread, on which the promises of the final calibrator are measured.
+AUDIT_CASES = 32
 
 
 def deploy(
@@ -28,7 +32,6 @@ def deploy(
     pipeline: str,
     cases: Cases = "all",
     repeat: int = 0,
-    audit: Path | None = None,
     networks: bool = True,
 ) -> Deployment:
     """Fit a pipeline for the last time and write its folder; ``deployment.json`` comes last.
@@ -40,12 +43,10 @@ def deploy(
         pipeline: name such as ``cms_op(p)``.
         cases: fit on ``all`` pool cases or on ``cal_val`` of one repeat.
         repeat: which repeat, for ``cal_val``.
-        audit: JSON certificate of an audit, to be attached.
         networks: also name the networks and their preprocessing, so that images can be taken.
     """
     name = PipelineName.parse(pipeline)
     refuse_foreign(results, store, str(name))
-    certificate = None if audit is None else read_audit(audit)
     config = training_config(store.manifest, store.path.resolve().parent) if networks else None
     taken = training_facts(config) if config is not None else {}
     calibrator, fit = refit(results, store, name, cases, repeat)
@@ -54,12 +55,11 @@ def deploy(
         (folder / outdated).unlink(missing_ok=True)
     described = {"pipeline": str(name), "hyperparameters": fit["hyperparameters"]}
     save_calibrator(folder / CALIBRATOR, calibrator, list(store.manifest.class_names), plain(described))
-    if certificate is not None:
-        write_text(folder / AUDIT, json.dumps(certificate, indent=1) + "\n")
+    attach_audit(folder, store, name)
     ensemble = CalibratedEnsemble(Pipeline(name.pooling, calibrator.eval().requires_grad_(False)))
     reference = fitting_cases(results, store, cases, repeat)
     save_statistics(folder / REFERENCE, (case_statistics(store[case_id], ensemble) for case_id in reference))
-    fit |= {"outputs_sha256": sha256(store.path / MANIFEST), "audited": certificate is not None}
+    fit |= {"outputs_sha256": sha256(store.path / MANIFEST)}
     deployment = describe(results, store, folder, str(name), fit, taken)
     write_card(folder, deployment, results)
     deployment.save(folder)
@@ -100,12 +100,9 @@ def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:
         )
 
 
-def read_audit(path: Path) -> dict[str, Any]:
-    """The certificate of an audit."""
-    try:
-        certificate = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise DeploymentError(f"{path} is not the JSON certificate of an audit: {problem}") from problem
-    if not isinstance(certificate, dict):
-        raise DeploymentError(f"{path} holds {type(certificate).__name__}; a certificate is a JSON object")
-    return certificate
+def attach_audit(folder: Path, store: OutputStore, name: PipelineName) -> None:
+    """Measure the promises of the calibrator in the folder on the store; nothing is deployed where one is broken."""
+    certificate = certify(folder / CALIBRATOR, store, name.pooling, AUDIT_CASES)
+    write_text(folder / AUDIT, json.dumps(certificate, indent=1) + "\n")
+    if not certificate["passed"]:
+        raise DeploymentError(f"{name} breaks a promise: {'; '.join(certificate['broken'])}; see {folder / AUDIT}")

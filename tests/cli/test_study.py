@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from lightning_calib.calibrators import Identity
-from lightning_calib.cli import audit as audit_module
 from lightning_calib.cli.calibrate import main
 from lightning_calib.data.shapes import Shapes
 from lightning_calib.data.store import OutputStore
+from lightning_calib.protocol.studies import certificate as certificates
 from lightning_calib.report.build import FIGURES
 from lightning_calib.report.studies import STUDY_FIGURES
 from tests.protocol.studies.conftest import noisy, write_changed
@@ -111,7 +111,7 @@ class Liar(Identity):
 
 
 def test_a_broken_promise_is_an_exit_code(run, capsys, monkeypatch):
-    monkeypatch.setattr(audit_module, "load_calibrator", lambda path: Liar(4))
+    monkeypatch.setattr(certificates, "load_calibrator", lambda path: Liar(4))
     path = calibrator_file(run, "ts-z")
     assert main(["audit", "--calibrator", str(path), "--outputs", str(run / "outputs"), "--json"]) == 1
     certificate = json.loads(capsys.readouterr().out)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from lightning_calib.calibrators import Pipeline
+from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline
 from lightning_calib.data.shapes import Shapes
 from lightning_calib.data.store import OutputStore
 from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
@@ -68,12 +68,22 @@ def test_the_card_tells_what_a_user_needs(deployed):
     assert (deployed / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_audit_is_attached(run, tmp_path):
-    (tmp_path / "certificate.json").write_text('{"flips": 0}')
-    where = ["--destination", tmp_path / "d", "--audit", tmp_path / "certificate.json", "--networks", "false"]
-    assert calibrate("deploy", "--calibration", run / "calibration", "--pipeline", "identity(p)", *where) == 0
-    assert json.loads((tmp_path / "d" / "audit.json").read_text()) == {"flips": 0}
-    assert "audit.json" in (tmp_path / "d" / "README.md").read_text()
+def test_the_promises_are_measured_on_outputs(deployed):
+    audit = json.loads((deployed / "audit.json").read_text())
+    assert audit["declared"] == {"translation_invariant": True, "preserves": "order"}
+    assert (audit["measured"]["argmax_changes"], audit["measured"]["inversions"]) == (0, 0)
+    assert audit["passed"]
+    assert audit["calibrator"]["sha256"] == Deployment.load(deployed).calibrator_sha256
+    assert "audit.json" in (deployed / "README.md").read_text()
+
+
+def test_a_broken_promise_stops_the_deployment(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ConstrainedMatrixScaling, "preserves", "argmax")
+    monkeypatch.setattr(ConstrainedMatrixScaling, "finish", lambda self, log_probs, logits: log_probs)
+    where = ["--destination", tmp_path, "--networks", "false"]
+    assert calibrate("deploy", "--calibration", run / "calibration", "--pipeline", "ms_c(z)", *where) == 2
+    assert "ms_c(z) breaks a promise" in capsys.readouterr().err
+    assert not (tmp_path / "deployment.json").exists()
 
 
 def test_a_moved_run_still_finds_its_networks(run, deployed, tmp_path):
