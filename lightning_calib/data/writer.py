@@ -196,6 +196,8 @@ class OutputWriter:
         manifest = Manifest(**{**vars(self.manifest), "cases": records})
         manifest.save(self.path / MANIFEST)
         shutil.rmtree(self._facts, ignore_errors=True)
+        for leftover in (self.path / CASES).glob(".*"):  # of processes that were killed while they wrote
+            leftover.unlink(missing_ok=True)
         self._finished = {case.case_id: case for case in records}
         return manifest
 

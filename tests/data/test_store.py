@@ -194,6 +194,15 @@ def test_an_interrupted_store_goes_on_and_ends_in_the_same_bytes(tmp_path):
     assert len(OutputStore(tmp_path / "parts")) == 4
 
 
+def test_leftovers_of_killed_writers_go_when_the_store_is_finished(tmp_path):
+    writer = writer_at(tmp_path)
+    writer.write("a", *make_case(0))
+    for name in (".tmpwQ2Eit", ".b.safetensors.123.part"):
+        (tmp_path / "cases" / name).write_bytes(b"half")
+    writer.finish()
+    assert [path.name for path in (tmp_path / "cases").iterdir()] == ["a.safetensors"]
+
+
 def test_a_damaged_case_is_not_taken_for_done(tmp_path):
     writer = writer_at(tmp_path)
     writer.write("a", *make_case(0))
