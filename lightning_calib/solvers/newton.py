@@ -39,7 +39,7 @@ class NewtonSolver:
     """Newton's method for TS, VS, MS, MS_c, DC, CDC, CMS_ap and CMS_op as a machine that is fed with passes.
 
     Every pass over the data evaluates objective and gradient of each expert at its trial point, exactly; the
-    curvature comes from a sample of voxels that the first pass collects. Memory does not grow with the data.
+    curvature comes from a sample of voxels that the first pass collects. Voxels are streamed, not kept.
     The fit starts from the calibrator as it is, and the calibrator always holds the best point so far.
 
     Args:
