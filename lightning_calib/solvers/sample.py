@@ -71,9 +71,16 @@ class Sampler:
 
     def __init__(self, num_classes: int, size: int) -> None:
         self.num_classes, self.size = num_classes, size
-        self.parts: list[dict[str, Tensor]] = []
         self.limit = torch.full((num_classes,), torch.inf, dtype=torch.float64)
-        self.pending = 0
+        # One table that is overwritten: rows allocated chunk by chunk would be scattered between the freed
+        # temporaries of the pass, and keep their pages from being used again.
+        self.capacity, self.used = 2 * num_classes * (size + 1), 0
+        self.table: dict[str, Tensor] = {}
+
+    @property
+    def rows(self) -> dict[str, Tensor]:
+        """Columns of the voxels kept so far."""
+        return {name: column[: self.used] for name, column in self.table.items()}
 
     def add(self, chunk: Chunk, winner: Tensor, doubt: Tensor) -> None:
         """Offer the voxels of a chunk.
@@ -87,67 +94,77 @@ class Sampler:
         key = hashed_uniform(chunk.case_id, chunk.index.cpu()) / weight
         stratum = winner.cpu()
         chosen = (key < self.limit[stratum]).nonzero().squeeze(1)
-        if len(chosen) == 0:
-            return
-        at = chosen.to(chunk.features.device)
-        columns = {"features": chunk.features[:, at].T.cpu(), "position": chunk.position[at].cpu()}
-        self.parts.append({**columns, "stratum": stratum[chosen], "key": key[chosen], "weight": weight[chosen]})
-        self.pending += len(chosen)
-        if self.pending > self.size * self.num_classes:
-            self._prune()
+        for piece in chosen.split(self.capacity // 2):
+            at = piece.to(chunk.features.device)
+            self._store(
+                features=chunk.features[:, at].T.cpu(),
+                position=chunk.position[at].cpu(),
+                weight=weight[piece],
+                stratum=stratum[piece],
+                key=key[piece],
+            )
 
     def finish(self, reduce: Reduce) -> list[Sample]:
         """The sample of each predicted class, the same in every process."""
         self._prune()
-        columns = self._below(self._threshold(reduce))
-        tables = [value if value.ndim == 2 else value.unsqueeze(1) for value in columns.values()]
-        rows = gather(torch.cat([table.double() for table in tables], dim=1), reduce)
+        rows = gather(self._below(self._threshold(reduce)), reduce)
         rows = rows[rows[:, -1].argsort()]  # by key: one order, whoever came first
         return [self._sample(rows[rows[:, -2] == number]) for number in range(self.num_classes)]
 
     def _threshold(self, reduce: Reduce) -> Tensor:
         """``tau`` of each stratum ``(C,)``: the lower edge of the first bin with which there would be too many."""
         histogram = torch.zeros(self.num_classes, BINS_PER_OCTAVE * OCTAVES, dtype=torch.float64)
-        for part in self.parts:
-            ones = torch.ones_like(part["key"])
-            histogram.index_put_((part["stratum"], _bin(part["key"])), ones, accumulate=True)
+        if self.used:
+            rows = self.rows
+            ones = torch.ones_like(rows["key"])
+            histogram.index_put_((rows["stratum"], _bin(rows["key"])), ones, accumulate=True)
         counts = reduce(histogram).cpu().cumsum(1)
         fitting = (counts <= self.size).sum(1)
         edge = torch.exp2(fitting.double() / BINS_PER_OCTAVE + LOWEST_OCTAVE)
         return torch.where(fitting == counts.shape[1], torch.inf, edge)
 
-    def _below(self, threshold: Tensor) -> dict[str, Tensor]:
-        """Columns of this process's voxels below the threshold, the stratum and the key last."""
-        none = torch.zeros(0, dtype=torch.float64)
-        names = {"features": torch.zeros(0, self.num_classes), "position": none, "weight": none}
-        part = self.parts[0] if self.parts else {**names, "stratum": none.long(), "key": none}
-        chosen = part["key"] < threshold[part["stratum"]]
-        probability = (threshold[part["stratum"]] * part["weight"]).clamp(max=1)
-        columns = {"features": part["features"], "position": part["position"], "weight": 1 / probability}
-        return {
-            name: value[chosen] for name, value in {**columns, "stratum": part["stratum"], "key": part["key"]}.items()
-        }
+    def _below(self, threshold: Tensor) -> Tensor:
+        """This process's voxels below the threshold: features, position, weight, stratum, key."""
+        if not self.used:
+            return torch.zeros(0, self.num_classes + 4, dtype=torch.float64)
+        rows = self.rows
+        tau = threshold[rows["stratum"]]
+        rows["weight"] = 1 / (tau * rows["weight"]).clamp(max=1)
+        columns = [value if value.ndim == 2 else value.unsqueeze(1) for value in rows.values()]
+        return torch.cat([column.double() for column in columns], dim=1)[rows["key"] < tau]
 
     def _sample(self, rows: Tensor) -> Sample:
         """Rows of :meth:`finish` as a sample."""
         features, (position, weight) = rows[:, : self.num_classes], rows[:, self.num_classes : -2].unbind(1)
         return Sample(features.T.contiguous(), position.long(), weight)
 
+    def _store(self, **rows: Tensor) -> None:
+        """Append at most half a table of rows, pruning it before it overflows."""
+        count = len(rows["key"])
+        if self.used + count > self.capacity:
+            self._prune()
+        for name, values in rows.items():
+            if name not in self.table:
+                self.table[name] = values.new_empty(self.capacity, *values.shape[1:])
+            self.table[name][self.used : self.used + count] = values
+        self.used += count
+
     def _prune(self) -> None:
         """Keep the smallest keys of each stratum, one more than asked for: it shows that there were more."""
-        if not self.parts:
+        if not self.used:
             return
-        merged = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
-        keep = torch.zeros(len(merged["key"]), dtype=torch.bool)
+        rows = self.rows
+        keep = torch.zeros(self.used, dtype=torch.bool)
         for number in range(self.num_classes):
-            own = (merged["stratum"] == number).nonzero().squeeze(1)
+            own = (rows["stratum"] == number).nonzero().squeeze(1)
             if len(own) > self.size + 1:
-                best = merged["key"][own].topk(self.size + 1, largest=False)
+                best = rows["key"][own].topk(self.size + 1, largest=False)
                 self.limit[number] = best.values.max()
                 own = own[best.indices]
             keep[own] = True
-        self.parts = [{name: value[keep] for name, value in merged.items()}]
-        self.pending = 0
+        self.used = int(keep.sum())
+        for name, values in rows.items():
+            self.table[name][: self.used] = values[keep]
 
 
 def gather(rows: Tensor, reduce: Reduce) -> Tensor:
