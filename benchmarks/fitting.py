@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from _fitting_data import MappedImages, voxels
 from _measure import Measured, markdown, measure
+from _peers import PEERS
 from jsonargparse import auto_cli
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from lightning_calib.calibrators import build
 from lightning_calib.solvers import fit, mean_nll
 
 HEADER = ("fit", "library", "seconds", "times ours", "CPU seconds", "times ours", "NLL", "NLL - ours", "MiB", "passes")
-LogProbs = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Row:
 class Table(list[list[str]]):
     """Rows that are also printed as they come: the whole takes minutes."""
 
-    def add(self, rows: list[list[str]]) -> None:
+    def add(self, rows: Iterable[list[str]]) -> None:
         """Print and keep rows."""
         for row in rows:
             print("  ".join(row), file=sys.stderr, flush=True)
-        self.extend(rows)
+            self.append(row)
 
 
 def timed(function: Callable[[], Any]) -> tuple[Measured, float]:
@@ -66,57 +66,6 @@ def timed(function: Callable[[], Any]) -> tuple[Measured, float]:
 
 def nll_of(log_probs: Tensor, target: Tensor) -> float:
     return float(-log_probs.gather(1, target[:, None]).double().mean())
-
-
-def torch_uncertainty(name: str, logits: Tensor, target: Tensor) -> Tensor:
-    from torch_uncertainty.post_processing import DirichletScaler, MatrixScaler, TemperatureScaler, VectorScaler
-
-    num_classes = logits.shape[1]
-    kinds = {"ts": TemperatureScaler, "vs": VectorScaler, "ms": MatrixScaler, "dc": DirichletScaler}
-    scaler = kinds[name]() if name == "ts" else kinds[name](num_classes=num_classes)
-    data = torch.utils.data.TensorDataset(logits, target)
-    scaler.fit(torch.utils.data.DataLoader(data, batch_size=None, sampler=[slice(None)]), progress=False)
-    return scaler(logits).log_softmax(1)
-
-
-def probmetrics(name: str, logits: Tensor, target: Tensor) -> Tensor:
-    from probmetrics.calibrators import (
-        DirichletCalibrator,
-        MatrixScalingCalibrator,
-        TemperatureScalingCalibrator,
-        VectorScalingCalibrator,
-    )
-    from probmetrics.distributions import CategoricalLogits
-
-    kinds = {"ts": TemperatureScalingCalibrator, "vs": VectorScalingCalibrator, "ms": MatrixScalingCalibrator}
-    calibrator = kinds.get(name, DirichletCalibrator)()
-    calibrator.fit_torch(CategoricalLogits(logits), target)
-    return calibrator.predict_proba_torch(CategoricalLogits(logits)).get_logits().log_softmax(1)
-
-
-def netcal(name: str, logits: Tensor, target: Tensor) -> Tensor:
-    from netcal.scaling import LogisticCalibration, TemperatureScaling
-
-    calibrator = TemperatureScaling() if name == "ts" else LogisticCalibration()
-    probs = logits.softmax(1).numpy()
-    calibrator.fit(probs, target.numpy())
-    return torch.from_numpy(calibrator.transform(probs)).clamp(min=1e-30).log()
-
-
-def scikit_learn(name: str, logits: Tensor, target: Tensor) -> Tensor:
-    from sklearn.linear_model import LogisticRegression
-
-    features = (logits if name == "ms" else logits.log_softmax(1)).numpy()
-    model = LogisticRegression(C=float("inf"), max_iter=200).fit(features, target.numpy())
-    return torch.from_numpy(model.predict_log_proba(features))
-
-
-PEERS: dict[str, tuple[Callable[[str, Tensor, Tensor], Tensor], tuple[str, ...]]] = {
-    "TorchUncertainty": (torch_uncertainty, ("ts", "vs", "ms", "dc")),
-    "probmetrics": (probmetrics, ("ts", "vs", "ms")),
-    "net:cal": (netcal, ("ts", "vs")),
-    "scikit-learn": (scikit_learn, ("ms", "dc")),
-}
 
 
 def ours(name: str, logits: Tensor, target: Tensor, rounds: int = 1, solver: str = "auto", **options: float) -> Row:
@@ -140,28 +89,29 @@ def compare(name: str, logits: Tensor, target: Tensor, peers: list[str], rounds:
     for library, (function, names) in PEERS.items():
         if library in peers and name in names:
             run, processor = timed(lambda: function(name, voxel_rows, target))  # noqa: B023
-            rows.append(Row(name, library, run.seconds, processor, nll_of(run.value.detach(), target), run.mebibytes))
+            nll = nll_of(run.value(voxel_rows), target)
+            rows.append(Row(name, library, run.seconds, processor, nll, run.mebibytes))
     return [row.cells(own) for row in rows]
 
 
-def alone(logits: Tensor, target: Tensor) -> list[list[str]]:
+def alone(logits: Tensor, target: Tensor) -> Iterator[list[str]]:
     """What no other library fits, and our own Adam."""
     images, labels = logits[None], target[None]
-    rows = [ours(name, images, labels) for name in ("ms_c", "cdc", "cms_ap", "cms_op", "ets")]
-    table = [row.cells(row) for row in rows]
+    for name in ("ms_c", "cdc", "cms_ap", "cms_op", "ets"):
+        row = ours(name, images, labels)
+        yield row.cells(row)
     newton = ours("ms", images, labels)
-    batches = [ours("ms", logits.T.contiguous(), target, solver="adam", max_epochs=20, lr=0.01)]
-    table += [row.cells(newton) for row in (newton, *batches)]
+    yield newton.cells(newton)
+    yield ours("ms", logits.T.contiguous(), target, solver="adam", max_epochs=20, lr=0.01).cells(newton)
     side = int(len(target) ** 0.5)
     square = side * side
     image, label = logits[:, :square].view(1, -1, side, side), target[:square].view(1, side, side)
     local = ours("lts_ti", image, label, max_epochs=5)
-    return [*table, local.cells(local)]
+    yield local.cells(local)
 
 
-def memory(sizes: tuple[int, ...], num_classes: int = 8) -> list[list[str]]:
+def memory(sizes: tuple[int, ...], num_classes: int = 8) -> Iterator[list[str]]:
     """Fits from memory-mapped files of growing size."""
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             images = MappedImages(Path(folder), size, num_classes)
@@ -170,8 +120,7 @@ def memory(sizes: tuple[int, ...], num_classes: int = 8) -> list[list[str]]:
                 label = f"{name}, {size:,} x {num_classes} mapped"
                 figures = (run.seconds, processor, run.value.nll, run.mebibytes, str(run.value.passes))
                 row = Row(label, "lightning_calib", *figures)
-                rows.append(row.cells(row))
-    return rows
+                yield row.cells(row)
 
 
 def main(

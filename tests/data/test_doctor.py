@@ -164,6 +164,18 @@ def test_swapped_axes(tmp_path, shape, members, axes, told):
     assert told in finding.evidence
 
 
+def test_an_easy_square_image_among_others_is_no_swapped_axis(tmp_path):
+    """Networks that know the background only: all is right in the square image, a third in the others."""
+    writer = OutputWriter(tmp_path / "weak", "toy", ["none", "a", "b"], 2, [Member("0"), Member("1")], background=0)
+    for number, shape in enumerate([(24, 20)] * 5 + [(20, 20)]):
+        target = torch.zeros(shape, dtype=torch.long) if number == 5 else torch.randint(0, 3, shape)
+        logits = torch.randn(2, 3, *shape)
+        logits[:, 0] += 8
+        writer.write(f"case{number}", logits, target)
+    writer.finish()
+    assert "swapped_axes" not in names(examine(OutputStore(tmp_path / "weak")))
+
+
 def test_reversed_axes(healthy, tmp_path):
     bad = rewrite(healthy, tmp_path / "bad", with_logits(lambda z: z.flip(2)))
     (finding,) = examine(bad)

@@ -46,6 +46,7 @@ class Agreement:
         self.manifest = manifest
         classes = manifest.num_classes
         self.confusions: dict[str, Confusion] = {}
+        self.plain: dict[str, Confusion] = {}  # the stored order, over those cases that allow the other one
         self.mass = torch.zeros(classes, dtype=torch.float64)  # probability of a class, summed over its own voxels
         self.share = torch.zeros(classes, dtype=torch.float64)  # sampled labels of each class
 
@@ -58,11 +59,13 @@ class Agreement:
         self.share += torch.bincount(labels, minlength=classes).double()
         for name, scores in self._views(sample):
             mean = scores[..., counted].mean(dim=0)  # (C, N)
-            pairs = torch.bincount(target * classes + mean.argmax(0), minlength=classes**2)
-            self.confusions[name] = self.confusions.get(name, 0) + pairs.view(classes, classes)
+            pairs = torch.bincount(target * classes + mean.argmax(0), minlength=classes**2).view(classes, classes)
+            self.confusions[name] = self.confusions.get(name, 0) + pairs
             if name == "":
+                plain = pairs
                 own = mean.softmax(0).gather(0, target[None])[0]
                 self.mass.index_add_(0, target, own.double())
+            self.plain[name] = self.plain.get(name, 0) + plain
 
     def _views(self, sample: Sample) -> Iterator[tuple[str, Tensor]]:
         """Scores as they are (name ""), and with two axes of equal length swapped or a spatial one reversed."""
@@ -92,15 +95,17 @@ class Agreement:
         return other >= max(now, 1 / self.manifest.num_classes) + _GAIN
 
     def _axes(self) -> tuple[float, Finding] | None:
-        recalls = {name: mean_recall(confusion) for name, confusion in self.confusions.items()}
-        best = max(recalls, key=lambda name: recalls[name])
-        if not self._is_better(recalls[""], recalls[best]):
+        recalls = {
+            name: (mean_recall(self.plain[name]), mean_recall(confusion)) for name, confusion in self.confusions.items()
+        }
+        best = max(recalls, key=lambda name: recalls[name][1] - recalls[name][0])
+        now, other = recalls[best]
+        if not self._is_better(now, other):
             return None
-        return recalls[best], Finding(
+        return other, Finding(
             "swapped_axes",
             "error",
-            f"predictions hit {recalls['']:.0%} of each class's voxels on average, but {recalls[best]:.0%} with the "
-            f"{best}",
+            f"predictions hit {now:.0%} of each class's voxels on average, but {other:.0%} with the {best}",
             "scores and labels were written with different orders of axes; NIfTI files run the other way than arrays",
             "bring the scores to (members, classes, *shape of the target) before they are stored; "
             "`import folder` has --class_axis and --member_axis",
