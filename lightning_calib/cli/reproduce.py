@@ -13,6 +13,7 @@ from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.studies.base import Study, StudyError
 from lightning_calib.protocol.studies.bins import run_bins
 from lightning_calib.protocol.studies.calibration_size import run_calibration_size
+from lightning_calib.protocol.studies.claims import run_claims
 from lightning_calib.protocol.studies.ensemble_size import run_ensemble_size
 from lightning_calib.protocol.studies.flips import run_flips
 from lightning_calib.protocol.studies.offsets import run_offsets
@@ -22,11 +23,12 @@ from lightning_calib.protocol.studies.shift import run_shift
 from lightning_calib.report.build import build_report
 
 StudyName = Literal[
-    "reliability", "properties", "flips", "bins", "offsets", "shift", "calibration_size", "ensemble_size"
+    "claims", "reliability", "properties", "flips", "bins", "offsets", "shift", "calibration_size", "ensemble_size"
 ]
 
 # Quick ones first: an interrupted reproduction has most of the paper.
 _STUDIES: dict[StudyName, Callable[[Study], dict[str, Any]]] = {
+    "claims": run_claims,
     "reliability": run_reliability,
     "properties": run_properties,
     "flips": run_flips,

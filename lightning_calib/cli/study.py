@@ -11,6 +11,7 @@ from lightning_calib.protocol.recommend import Preserve
 from lightning_calib.protocol.studies.base import Pipelines, Study
 from lightning_calib.protocol.studies.bins import ACE_BINS, ECE_BINS, run_bins
 from lightning_calib.protocol.studies.calibration_size import run_calibration_size
+from lightning_calib.protocol.studies.claims import run_claims
 from lightning_calib.protocol.studies.ensemble_size import run_ensemble_size
 from lightning_calib.protocol.studies.flips import run_flips
 from lightning_calib.protocol.studies.offsets import run_offsets
@@ -145,6 +146,16 @@ def reliability(bins: int = BINS, **common: Any) -> int:
     return 0
 
 
+def claims(**common: Any) -> int:
+    """Put the paper's claims to the test: seen, not seen, or opposite on these cases.
+
+    Args:
+        **common: see StudyOptions.
+    """
+    StudyOptions(**common).make("claims", run_claims, _claims_told)
+    return 0
+
+
 def calibration_size(
     sizes: list[int] | None = None, pipelines: Pipelines | None = None, trials: int | None = None, **common: Any
 ) -> int:
@@ -191,6 +202,13 @@ def _offsets_told(facts: Facts) -> str:
     return "\n".join(["spread of the free energy within images, mean [quartiles]:", *rows])
 
 
+def _claims_told(facts: Facts) -> str:
+    return "\n".join(
+        f"{entry['outcome']:<9} {entry['text']} ({entry['counts']['seen']} of {entry['tested']} comparisons)"
+        for entry in facts["claims"]
+    )
+
+
 def _bins_told(facts: Facts) -> str:
     return "\n".join(
         f"{m.upper()} ranking: {facts[m]['verdict']} (smallest tau {facts[m]['smallest_tau']:.2f})"
@@ -205,6 +223,7 @@ def _properties_told(facts: Facts) -> str:
 
 STUDIES: dict[str, Any] = {
     "_help": "The paper's further tables and figures.",
+    "claims": claims,
     "offsets": offsets,
     "ensemble_size": ensemble_size,
     "calibration_size": calibration_size,

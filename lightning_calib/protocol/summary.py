@@ -1,5 +1,6 @@
 """The summary of a run: the main table with intervals, comparisons, recommendation, failures."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -112,16 +113,28 @@ def flip_audit(results: Results, name: str) -> dict[str, int]:
 
 def matched_comparisons(results: Results) -> list[Comparison]:
     """The paper's matched pairs, where both pipelines have results in the same repeats."""
+    return paired_comparisons(
+        results,
+        [(family, *pair, metric) for family, pairs in MATCHED_PAIRS.items() for pair in pairs for metric in COMPARED],
+    )
+
+
+def paired_comparisons(results: Results, keys: Sequence[tuple[str, str, str, str]]) -> list[Comparison]:
+    """Pairs of pipelines, case by case, with Holm's correction over all of them.
+
+    Args:
+        results: of a run.
+        keys: ``(family, reference, candidate, metric)``; those without results in a common repeat are left out.
+    """
     differences: dict[tuple[str, str, str, str], list[Floats]] = {}
     cases: dict[tuple[str, str, str, str], list[list[str]]] = {}
-    for family, pairs in MATCHED_PAIRS.items():
-        for reference, candidate in pairs:
-            shared = [r for r in results.repeats if all(results.cases_of(r, n) for n in (reference, candidate))]
-            for metric in COMPARED if shared else ():
-                key = (family, reference, candidate, metric)
-                before, after = results.scores(reference, metric), results.scores(candidate, metric)
-                differences[key] = [after[r] - before[r] for r in shared]
-                cases[key] = [results.clusters(r) for r in shared]
+    for key in keys:
+        _, reference, candidate, metric = key
+        shared = [r for r in results.repeats if all(results.cases_of(r, n) for n in (reference, candidate))]
+        if shared:
+            before, after = results.scores(reference, metric), results.scores(candidate, metric)
+            differences[key] = [after[r] - before[r] for r in shared]
+            cases[key] = [results.clusters(r) for r in shared]
     return compare(differences, cases, seed=_seed(results))
 
 

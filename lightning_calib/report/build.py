@@ -9,6 +9,7 @@ from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt
 from lightning_calib.report.sections import SECTIONS
+from lightning_calib.report.sections.comparisons import comparison_table
 from lightning_calib.report.studies import STUDY_FIGURES, study_sections, write_tables
 from lightning_calib.report.style import look
 from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
@@ -28,7 +29,8 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
     Args:
         calibration: folder that ``calibrate.py run`` wrote.
         outputs: the frozen outputs behind it, for the maps; None tries the folder that the run recorded.
-        destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex`` and ``figures/``.
+        destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex``,
+            ``comparisons.{md,tex}`` and ``figures/``.
         preserve: what the pipeline in the headline must keep of the ensemble's ranking of the classes.
 
     Returns:
@@ -50,11 +52,14 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
 
 
 def _write_tables(inputs: Inputs, destination: Path) -> None:
-    """The main table beside the page; an unfinished run has none."""
+    """The main table and the matched comparisons beside the page; an unfinished run has none."""
     try:
         table = inputs.table
     except (ResultsError, KeyError):
         return
+    comparisons = comparison_table(inputs)
+    write_text(destination / "comparisons.md", comparisons.to_markdown())
+    write_text(destination / "comparisons.tex", comparisons.to_latex())
     write_text(destination / "table.md", to_markdown(table))
     write_text(destination / "table.csv", to_csv(table))
     write_text(destination / "table.tex", to_latex(table))

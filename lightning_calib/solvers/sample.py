@@ -94,7 +94,8 @@ class Sampler:
         key = hashed_uniform(chunk.case_id, chunk.index.cpu()) / weight
         stratum = winner.cpu()
         chosen = (key < self.limit[stratum]).nonzero().squeeze(1)
-        for piece in chosen.split(self.capacity // 2):
+        for start in range(0, len(chosen), self.capacity // 2):
+            piece = chosen[start : start + self.capacity // 2]
             at = piece.to(chunk.features.device)
             self._store(
                 features=chunk.features[:, at].T.cpu(),

@@ -62,11 +62,11 @@ def test_every_study_has_its_section(run):
         Shapes(num_train=1, num_val=1, num_pool=1).splits.pool[0]
     )
     Image.fromarray(image).save(run / "outputs-strong" / "example.png")
-    for name in ("offsets", "shift", "flips", "properties"):
+    for name in ("claims", "offsets", "shift", "flips", "properties"):
         assert study(run, name, "--report", "false") == 0
     assert study(run, "reliability") == 0
     page = (run / "report" / "index.html").read_text()
-    for key in ("offsets", "shift", "flips", "properties", "reliability"):
+    for key in ("claims", "offsets", "shift", "flips", "properties", "reliability"):
         assert f'<section id="study-{key}">' in page
     assert "could not be read" not in page
     figures = {path.stem for path in (run / "report" / "figures").iterdir()}
@@ -128,6 +128,6 @@ def test_reproduce_makes_the_whole_paper(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "left out shift: there are no stores of changed images" in told
     page = (tmp_path / "report" / "index.html").read_text()
-    for key in ("reliability", "properties", "flips", "bins", "offsets", "calibration-size", "ensemble-size"):
+    for key in ("claims", "reliability", "properties", "flips", "bins", "offsets", "calibration-size", "ensemble-size"):
         assert f'<section id="study-{key}">' in page
     assert "could not be read" not in page

@@ -56,7 +56,7 @@ def test_every_section_is_there_with_its_pictures(report, page):
     assert {path.stem for path in (report.parent / "figures").glob("*.png")} == set(FIGURES)
     assert page.count("<figure ") == len(FIGURES)
     assert "could not be read" not in page
-    for name in ("table.md", "table.tex", "table_intervals.tex", "table.csv"):
+    for name in ("table.md", "table.tex", "table_intervals.tex", "table.csv", "comparisons.md", "comparisons.tex"):
         assert (report.parent / name).stat().st_size > 500
 
 

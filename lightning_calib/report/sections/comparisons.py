@@ -9,6 +9,7 @@ from lightning_calib.report.figures import Difference, difference_figure
 from lightning_calib.report.inputs import Inputs, MissingInput
 from lightning_calib.report.numbers import MINUS, format_number
 from lightning_calib.report.section import Picture, Section
+from lightning_calib.report.studies.table import StudyTable
 
 
 def comparisons(inputs: Inputs) -> Section:
@@ -32,6 +33,33 @@ def comparisons(inputs: Inputs) -> Section:
         pictures=(Picture("comparisons", difference_figure(panels), caption, wide=True),),
         data={"rows": rows},
     )
+
+
+def comparison_table(inputs: Inputs) -> StudyTable:
+    """The same pairs as a table for files."""
+    found = (_comparison_row(entry) for entry in inputs.results.summary["comparisons"])
+    rows = [
+        [
+            f"{row['reference']} \N{RIGHTWARDS ARROW} {row['candidate']}",
+            f"{row['column'].heading} {row['column'].arrow}",
+        ]
+        + [row[key] for key in ("mean", "interval", "clustered_interval", "p", "verdict")]
+        for row in found
+    ]
+    caption = (
+        "Candidate minus reference, case by case: the paper's two-level interval, and the one from cases drawn as "
+        "wholes, from which p-values and verdicts come (Holm's correction over the whole table)."
+    )
+    head = (
+        "reference \N{RIGHTWARDS ARROW} candidate",
+        "metric",
+        "difference",
+        "interval",
+        "by case",
+        "p (Holm)",
+        "verdict",
+    )
+    return StudyTable("comparisons", caption, head, rows)
 
 
 def _panel(column: Column, found: list[dict[str, Any]], pairs: list[tuple[str, str]]) -> tuple[str, list[Difference]]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from lightning_calib.data.atomic import write_text
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section
-from lightning_calib.report.studies import bins, flips, offsets, properties, reliability, shift, sizes
+from lightning_calib.report.studies import bins, claims, flips, offsets, properties, reliability, shift, sizes
 from lightning_calib.report.studies.read import is_done
 
 Entry = tuple[str, str, Callable[[Inputs], Section]]
 
 # By the name of the study, in the order of the page; a study without files has no section.
 STUDY_SECTIONS: dict[str, Entry] = {
+    "claims": (claims.KEY, claims.TITLE, claims.claims),
     "reliability": (reliability.KEY, reliability.TITLE, reliability.reliability),
     "shift": (shift.KEY, shift.TITLE, shift.shift),
     "properties": (properties.KEY, properties.TITLE, properties.properties),
