@@ -19,11 +19,14 @@ def residuals(matrices: list[Tensor], chunk: Chunk, runs: list[tuple[int, slice]
         chunk: the voxels.
         runs: which experts take part.
     """
-    scores = [
-        torch.addmm(matrix[:, -1:], matrix[:, :-1], chunk.features[:, part])
-        for matrix, (_, part) in zip(matrices, runs, strict=True)
-    ]
-    log_probs = torch.log_softmax(scores[0] if len(scores) == 1 else torch.cat(scores, dim=1), dim=0)
+    # One array of one size: pieces of changing sizes would leave gaps in the heap that grow with the data.
+    scores = chunk.features.new_empty(matrices[0].shape[0], sum(part.stop - part.start for _, part in runs))
+    start = 0
+    for matrix, (_, part) in zip(matrices, runs, strict=True):
+        stop = start + part.stop - part.start
+        torch.addmm(matrix[:, -1:], matrix[:, :-1], chunk.features[:, part], out=scores[:, start:stop])
+        start = stop
+    log_probs = torch.log_softmax(scores, dim=0)
     whole = len(runs) == len(chunk.experts)
     position = chunk.position if whole else torch.cat([chunk.position[part] for _, part in runs])
     loss = -log_probs.gather(0, position.unsqueeze(0)).squeeze(0)
