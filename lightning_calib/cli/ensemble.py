@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import lightning_calib
 from lightning_calib.callbacks.member import PARENT
+from lightning_calib.protocol.progress import spoken
 
 _POLL_SECONDS = 0.2
 _TAIL_LINES = 15
@@ -94,7 +95,7 @@ def run_jobs(jobs: Sequence[Job], parallel: int, gpus: Sequence[str] = ()) -> di
     """
     waiting, running, failures = list(jobs), list[Job](), dict[str, str]()
     free = list(range(parallel))
-    with _display(jobs) as display, _ended_with_us(running):
+    with _display(jobs, parallel) as display, _ended_with_us(running):
         while waiting or running:
             while waiting and free:
                 job = waiting.pop(0)
@@ -152,12 +153,13 @@ def _ended_with_us(running: list[Job]) -> Iterator[None]:
 
 
 class _Display:
-    """Bars in a terminal; plain lines, one an epoch, elsewhere."""
+    """Bars in a terminal; plain lines, one an epoch, elsewhere; both with the time left."""
 
-    def __init__(self, progress: Progress, jobs: Sequence[Job]) -> None:
-        self.progress = progress
+    def __init__(self, progress: Progress, jobs: Sequence[Job], parallel: int) -> None:
+        self.progress, self.parallel = progress, parallel
         self.bars: dict[str, TaskID] = {job.name: progress.add_task(f"member {job.name}", total=None) for job in jobs}
         self.epochs: dict[str, int] = {}
+        self.ticks: dict[str, list[float]] = {}  # when each epoch was seen to end
 
     def say(self, text: str) -> None:
         self.progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -171,14 +173,26 @@ class _Display:
         if self.epochs.get(job.name) == epoch:
             return
         self.epochs[job.name] = epoch
+        self.ticks.setdefault(job.name, []).append(time.monotonic())
         scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(facts["scores"].items()))
-        self.progress.update(self.bars[job.name], completed=epoch, total=total, scores=scores)
+        left = f"about {spoken(self.left(total))} left for all members"
+        self.progress.update(self.bars[job.name], completed=epoch, total=total, scores=f"{scores}; {left}")
         if not self.progress.console.is_terminal:
-            self.say(f"member {job.name}: epoch {epoch} of {total}, {scores}")
+            self.say(f"member {job.name}: epoch {epoch} of {total}, {scores}; {left}")
+
+    def left(self, total: int) -> float:
+        """Seconds until all members are trained, by what epochs took so far; NaN before the second one."""
+        spans = [ticks[-1] - ticks[0] for ticks in self.ticks.values()]
+        epochs = sum(len(ticks) - 1 for ticks in self.ticks.values())
+        unfinished = [total - self.epochs.get(name, 0) for name in self.bars if self.epochs.get(name, 0) < total]
+        if not epochs or not unfinished:
+            return 0.0 if epochs else float("nan")
+        places = min(self.parallel, len(unfinished))
+        return max(sum(unfinished) / places, max(unfinished)) * sum(spans) / epochs
 
 
 @contextmanager
-def _display(jobs: Sequence[Job]) -> Iterator[_Display]:
+def _display(jobs: Sequence[Job], parallel: int) -> Iterator[_Display]:
     console = Console()
     columns = (
         TextColumn("{task.description}"),
@@ -188,7 +202,7 @@ def _display(jobs: Sequence[Job]) -> Iterator[_Display]:
         TextColumn("{task.fields[scores]}"),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        for_jobs = _Display(progress, jobs)
+        for_jobs = _Display(progress, jobs, parallel)
         for bar in for_jobs.bars.values():
             progress.update(bar, scores="")
         yield for_jobs

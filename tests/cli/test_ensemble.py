@@ -2,6 +2,7 @@
 
 import _thread
 import json
+import math
 import os
 import sys
 import threading
@@ -11,8 +12,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.progress import Progress
 
 from lightning_calib.callbacks.member import PARENT
+from lightning_calib.cli import ensemble
 from lightning_calib.cli.ensemble import Job, child_environment, run_jobs, visible_gpus
 
 REPORT = """
@@ -85,7 +88,16 @@ for epoch in (1, 2):
     assert run_jobs(jobs_of(tmp_path, [code]), parallel=1) == {}
     shown = capsys.readouterr().out
     assert "member 0: epoch 1 of 2, val/dice 0.2500" in shown
-    assert "member 0: epoch 2 of 2, val/dice 0.5000" in shown
+    assert "member 0: epoch 2 of 2, val/dice 0.5000; about 0 s left for all members" in shown
+
+
+def test_time_left_counts_members_that_wait(tmp_path):
+    display = ensemble._Display(Progress(disable=True), jobs_of(tmp_path, [""] * 3), parallel=2)
+    assert math.isnan(display.left(total=5))
+    display.epochs, display.ticks = {"0": 2, "1": 2}, {"0": [0.0, 10.0], "1": [0.0, 10.0]}
+    assert display.left(total=5) == 10 * (3 + 3 + 5) / 2  # 10 s an epoch; two members at a time
+    display.epochs = {"0": 5, "1": 5, "2": 1}
+    assert display.left(total=5) == 40
 
 
 def test_an_interrupt_ends_the_members_too(tmp_path):
