@@ -18,6 +18,7 @@ from lightning_calib.protocol.studies.offsets import run_offsets
 from lightning_calib.protocol.studies.properties import CASES, run_properties
 from lightning_calib.protocol.studies.reliability import BINS, run_reliability
 from lightning_calib.protocol.studies.shift import run_shift
+from lightning_calib.protocol.studies.subsets import run_subsets
 from lightning_calib.report.build import build_report
 
 Facts = dict[str, Any]
@@ -103,6 +104,18 @@ def shift(stores: dict[str, Path] | None = None, pipelines: Pipelines | None = N
     """
     options = StudyOptions(**common)
     options.make("shift", lambda study: run_shift(study, stores, pipelines))
+    return 0
+
+
+def subsets(subsets: dict[str, str], pipelines: Pipelines | None = None, **common: Any) -> int:
+    """Score the same fits on parts of the test cases, such as a sequence that training never saw.
+
+    Args:
+        subsets: names with patterns of case ids, such as '{"unseen": "Seq05VD*"}'; commas part several patterns.
+        pipelines: which to look at; by default all of the run.
+        **common: see StudyOptions.
+    """
+    StudyOptions(**common).make("subsets", lambda study: run_subsets(study, subsets, pipelines))
     return 0
 
 
@@ -229,6 +242,7 @@ STUDIES: dict[str, Any] = {
     "calibration_size": calibration_size,
     "bins": bins,
     "shift": shift,
+    "subsets": subsets,
     "flips": flips,
     "properties": properties,
     "reliability": reliability,

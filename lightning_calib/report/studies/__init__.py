@@ -6,7 +6,7 @@ from pathlib import Path
 from lightning_calib.data.atomic import write_text
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section
-from lightning_calib.report.studies import bins, claims, flips, offsets, properties, reliability, shift, sizes
+from lightning_calib.report.studies import bins, claims, flips, offsets, properties, reliability, shift, sizes, subsets
 from lightning_calib.report.studies.read import is_done
 
 Entry = tuple[str, str, Callable[[Inputs], Section]]
@@ -16,6 +16,7 @@ STUDY_SECTIONS: dict[str, Entry] = {
     "claims": (claims.KEY, claims.TITLE, claims.claims),
     "reliability": (reliability.KEY, reliability.TITLE, reliability.reliability),
     "shift": (shift.KEY, shift.TITLE, shift.shift),
+    "subsets": (subsets.KEY, subsets.TITLE, subsets.subsets),
     "properties": (properties.KEY, properties.TITLE, properties.properties),
     "offsets": (offsets.KEY, offsets.TITLE, offsets.offsets),
     "flips": (flips.KEY, flips.TITLE, flips.flips),

@@ -16,8 +16,7 @@ from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import corruption_sheet, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.sizes import interval_text, panels
-from lightning_calib.report.studies.table import StudyTable
-from lightning_calib.report.tables import main_table
+from lightning_calib.report.studies.table import StudyTable, score_table
 
 KEY, TITLE = "study-shift", "Shifted images"
 _LINES = ("identity(z)", "ms(z)", "ms_c(z)", "lts_ti(z)", "cdc(p)", "cms_op(p)", "ts(p)")  # the paper's contrasts
@@ -33,7 +32,12 @@ def shift(inputs: Inputs) -> Section:
     pictures = [_degradation(rows, facts["pipelines"], images)]
     if (sheet := _sheet(facts)) is not None:
         pictures.insert(0, sheet)
-    tables = [_scores(inputs, rows, facts["pipelines"], name) for name in images if name != CLEAN]
+    data = inputs.results.dataset["name"]
+    tables = [
+        score_table(data, rows, facts["pipelines"], name, f"shift-{name}", f"{name} images")
+        for name in images
+        if name != CLEAN
+    ]
     tables.append(_changes(changes, facts["pipelines"], [name for name in images if name != CLEAN]))
     lead = (
         "Calibrators were fitted on clean images and meet changed ones: nothing is fitted again. "
@@ -60,17 +64,6 @@ def _degradation(rows: list[ScoreRow], names: list[str], images: list[str]) -> P
         "repeat). The flatter a line, the less the shift matters to the pipeline."
     )
     return Picture("shift", series_figure(lines, images, "images"), caption, wide=True)
-
-
-def _scores(inputs: Inputs, rows: list[ScoreRow], names: list[str], images: str) -> StudyTable:
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    for row in rows:
-        if row.setting == images:
-            entry = {"mean": row.mean, "low": row.low, "high": row.high}
-            scores.setdefault(row.pipeline, {})[row.metric] = entry
-    table = main_table(f"{inputs.results.dataset['name']} ({images})", names, scores)
-    caption = f"Scores on {images} images of {inputs.results.dataset['name']}. Bold: best of a column."
-    return StudyTable.of_scores(f"shift-{images}", caption, table)
 
 
 def _changes(changes: list[ScoreRow], names: list[str], images: list[str]) -> StudyTable:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_calib.protocol.studies.scores import ScoreRow
 from lightning_calib.report.table_files import latex_escape
-from lightning_calib.report.tables import MainTable
+from lightning_calib.report.tables import MainTable, main_table
 
 
 @dataclass(frozen=True)
@@ -82,3 +83,24 @@ class StudyTable:
                 "",
             ]
         )
+
+
+def score_table(
+    dataset: str, rows: Sequence[ScoreRow], names: Sequence[str], setting: str, file: str, told: str
+) -> StudyTable:
+    """All scores of pipelines under one setting of a study.
+
+    Args:
+        dataset: its name.
+        rows: scores under all settings.
+        names: the pipelines.
+        setting: which setting.
+        file: name of the table's files.
+        told: the setting in words.
+    """
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if row.setting == setting:
+            scores.setdefault(row.pipeline, {})[row.metric] = {"mean": row.mean, "low": row.low, "high": row.high}
+    table = main_table(f"{dataset} ({told})", list(names), scores)
+    return StudyTable.of_scores(file, f"Scores on {dataset}, {told}. Bold: best of a column.", table)
