@@ -22,6 +22,7 @@ class Column:
         explanation: one sentence for someone who meets the metric for the first time.
         percent: whether values are shown as percentages.
         decimals: fewest decimals shown.
+        digits: digits shown of the smallest value of a column.
         interval: what the bounds are.
     """
 
@@ -32,6 +33,7 @@ class Column:
     explanation: str
     percent: bool = False
     decimals: int = 3
+    digits: int = 2
     interval: str = "95 % interval"
 
     @property
@@ -56,6 +58,7 @@ COLUMNS: tuple[Column, ...] = (
         "negative log-likelihood",
         "lower",
         "How surprised the model is by the true labels; it punishes confident mistakes most.",
+        digits=3,
     ),
     Column(
         "dice",
@@ -95,6 +98,7 @@ COLUMNS: tuple[Column, ...] = (
         "Brier score",
         "lower",
         "Squared distance between the predicted probabilities and the truth; mixes calibration with accuracy.",
+        digits=3,
     ),
     Column(
         "flip",
@@ -112,20 +116,20 @@ _MAX_EXTRA_DECIMALS = 2
 
 
 def choose_decimals(column: Column, values: Iterable[float]) -> int:
-    """Decimals for a column of values: two digits of the smallest one, within reason.
+    """Decimals for a column of values: its digits of the smallest one, within reason.
 
     Args:
         column: the metric.
         values: what the column will show, in the unit of the result files; NaN and 0 are passed over.
 
     Example:
-        >>> choose_decimals(COLUMN["ece"], [0.34, 0.0042]), choose_decimals(COLUMN["nll"], [0.31, 0.52])
-        (4, 3)
+        >>> choose_decimals(COLUMN["ece"], [0.34, 0.0042]), choose_decimals(COLUMN["nll"], [0.041, 0.52])
+        (4, 4)
     """
     sizes = [abs(column.shown(value)) for value in values if math.isfinite(value) and value != 0]
     if not sizes:
         return column.decimals
-    needed = 1 - math.floor(math.log10(min(sizes)))
+    needed = column.digits - 1 - math.floor(math.log10(min(sizes)))
     return min(max(needed, column.decimals), column.decimals + _MAX_EXTRA_DECIMALS)
 
 
