@@ -37,10 +37,11 @@ def netcal(name: str, logits: Tensor, target: Tensor) -> LogProbs:
     from netcal.scaling import LogisticCalibration, TemperatureScaling
 
     calibrator = TemperatureScaling() if name == "ts" else LogisticCalibration()
-    calibrator.fit(logits.softmax(1).numpy(), target.numpy())
+    # Given float32 it ends where it starts, without a word.
+    calibrator.fit(logits.double().softmax(1).numpy(), target.numpy())
 
     def log_probs(voxels: Tensor) -> Tensor:
-        probs = torch.from_numpy(calibrator.transform(voxels.softmax(1).numpy()))
+        probs = torch.from_numpy(calibrator.transform(voxels.double().softmax(1).numpy()))
         if probs.ndim == 1:  # two classes: the probability of the second one
             probs = torch.stack([1 - probs, probs], dim=1)
         return probs.clamp(min=1e-30).log()

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class Display:
     """Shows what is done and how long the rest will take.
 
-    Jobs have a kind (such as the calibrator); the time left counts what each kind took so far, and the mean of
-    all for kinds that have not been seen.
+    Jobs have a kind (such as the calibrator). The time left counts what each kind took so far; while there are
+    kinds that have not been seen, it is a lower bound and called one.
 
     Args:
         kinds: kind of every job to come.
@@ -37,11 +37,15 @@ class Display:
 
     def __enter__(self) -> Self:
         """Open the display."""
-        if self.console.is_terminal and not self.quiet and self.total:
+        if self.quiet or not self.total:
+            return self
+        if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console)
             self._bar.start()
             self._bar.add_task("calibrating", total=self.total, left="")
+        else:
+            self._say(f"[0/{self.total}] started, {min(self.workers, self.total)} at a time")
         return self
 
     def __exit__(
@@ -57,26 +61,21 @@ class Display:
         self.seconds[kind].append(seconds)
         if self.quiet:
             return
-        left = self.left()
+        known = all(kind in self.seconds for kind in self.waiting)
+        left = f"{'about' if known else 'at least'} {spoken(self.left())} left"
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], advance=1, description=text, left=f"about {spoken(left)} left")
+            self._bar.update(self._bar.task_ids[0], advance=1, description=text, left=left)
         else:
             finished = self.total - len(self.waiting)
-            self.console.print(
-                f"[{finished}/{self.total}] {text} in {seconds:.1f} s; about {spoken(left)} left",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            self._say(f"[{finished}/{self.total}] {text} in {seconds:.1f} s; {left}")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def left(self) -> float:
-        """Seconds that the waiting jobs will take, by what jobs of their kind took."""
-        seen = [value for values in self.seconds.values() for value in values]
-        if not seen:
-            return float("nan")
-        overall = sum(seen) / len(seen)
+        """Seconds that the waiting jobs will take whose kind has been seen."""
         means = {kind: sum(values) / len(values) for kind, values in self.seconds.items()}
-        return sum(means.get(kind, overall) for kind in self.waiting) / self.workers
+        return sum(means.get(kind, 0.0) for kind in self.waiting) / self.workers
 
 
 def spoken(seconds: float) -> str:
