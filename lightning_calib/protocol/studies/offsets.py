@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lightning_calib.data.atomic import sha256
 from lightning_calib.data.manifest import MANIFEST
@@ -15,16 +16,25 @@ from lightning_calib.protocol.plan import digest
 from lightning_calib.protocol.studies.base import Study, StudyError, spread
 
 NAME = "offsets"
+DOUBT = 0.99  # confidence below which a voxel is in doubt
 _CASES_A_JOB = 16
 
 
 @dataclass(frozen=True)
 class OffsetRow:
-    """Standard deviation over the voxels of a case of the pooled free energy, for the first M members."""
+    """Standard deviation over the voxels of a case of the pooled free energy, for the first M members.
+
+    Attributes:
+        members: M.
+        case: its id.
+        spread: over all voxels.
+        in_doubt: over voxels with a confidence below :data:`DOUBT`; NaN where there are none.
+    """
 
     members: int
     case: str
     spread: float
+    in_doubt: float
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,7 @@ class OffsetSummary:
     p25: float
     p50: float
     p75: float
+    in_doubt: float
 
 
 def run_offsets(study: Study, members: Sequence[int] | None = None, cases: int | None = None) -> dict[str, Any]:
@@ -53,6 +64,7 @@ def run_offsets(study: Study, members: Sequence[int] | None = None, cases: int |
     sizes = _sizes(study, members)
     chosen = spread(study.store.case_ids, cases)
     known = {"outputs": sha256(study.store.path / MANIFEST), "outside": study.results.settings.get("outside")}
+    known["doubt"] = DOUBT
     jobs = {}
     for start in range(0, len(chosen), _CASES_A_JOB):
         part = chosen[start : start + _CASES_A_JOB]
@@ -76,28 +88,39 @@ def case_offsets(study: Study, sizes: Sequence[int], case_id: str) -> list[Offse
     cases, case = study.cases("z"), study.store[case_id]
     target, logits = cases.target(case_id)[None], case.logits
     if logits is None:
-        moments = free_energy_moments(case.pooled("z")[None], target, cases.ignore_index)
-        return [OffsetRow(sizes[0], case_id, float(spread_of(moments)))]
+        return [_offset_row(sizes[0], case_id, case.pooled("z"), target, cases.ignore_index)]
     total, rows = torch.zeros_like(logits[0], dtype=torch.float32), []
     for size in range(1, max(sizes) + 1):
         total += logits[size - 1].float()
         if size in sizes:
-            moments = free_energy_moments((total / size)[None], target, cases.ignore_index)
-            rows.append(OffsetRow(size, case_id, float(spread_of(moments))))
+            rows.append(_offset_row(size, case_id, total / size, target, cases.ignore_index))
     return rows
+
+
+def _offset_row(members: int, case_id: str, logits: Tensor, target: Tensor, ignore_index: int) -> OffsetRow:
+    """Spreads of mean logits ``(C, *S)``."""
+    doubtful = logits.softmax(0).amax(0) < DOUBT
+    spreads = [
+        float(spread_of(free_energy_moments(logits[None], labels, ignore_index)))
+        for labels in (target, target.where(doubtful, ignore_index))
+    ]
+    return OffsetRow(members, case_id, *spreads)
 
 
 def summarize(rows: Sequence[OffsetRow], members: int) -> OffsetSummary:
     """Mean and quartiles over cases for one ensemble size; cases without a voxel that counts are left out.
 
     Example:
-        >>> rows = [OffsetRow(1, case, value) for case, value in zip("abcde", [1.0, 2.0, 3.0, 4.0, 5.0])]
+        >>> rows = [OffsetRow(1, case, value, 0.5) for case, value in zip("abcde", [1.0, 2.0, 3.0, 4.0, 5.0])]
         >>> summarize(rows, 1)
-        OffsetSummary(members=1, cases=5, mean=3.0, p25=2.0, p50=3.0, p75=4.0)
+        OffsetSummary(members=1, cases=5, mean=3.0, p25=2.0, p50=3.0, p75=4.0, in_doubt=0.5)
     """
-    values = np.array([row.spread for row in rows if row.members == members and not np.isnan(row.spread)])
-    quartiles = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
-    return OffsetSummary(members, len(values), float(values.mean()), *quartiles)
+    own = [row for row in rows if row.members == members]
+    values = np.array([row.spread for row in own if not np.isnan(row.spread)])
+    doubtful = [row.in_doubt for row in own if not np.isnan(row.in_doubt)]
+    low, middle, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    mean = float(np.mean(doubtful)) if doubtful else float("nan")
+    return OffsetSummary(members, len(values), float(values.mean()), low, middle, high, mean)
 
 
 def _sizes(study: Study, members: Sequence[int] | None) -> tuple[int, ...]:

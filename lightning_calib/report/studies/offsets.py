@@ -1,6 +1,6 @@
 """The section on logit offsets: how the free energy varies, for every ensemble size."""
 
-from lightning_calib.protocol.studies.offsets import NAME, OffsetRow, OffsetSummary
+from lightning_calib.protocol.studies.offsets import DOUBT, NAME, OffsetRow, OffsetSummary
 from lightning_calib.protocol.tables import read_rows
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.map_figures import energy_figure
@@ -26,12 +26,15 @@ def offsets(inputs: Inputs) -> Section:
     if inputs.store is not None:
         pictures.append(_maps(inputs, [row for row in cases if row.members == summary[-1].members]))
     caption = (
-        f"{format_count(summary[0].cases)} cases of {inputs.results.dataset['name']}; free energy of the mean logits."
+        f"{format_count(summary[0].cases)} cases of {inputs.results.dataset['name']}; free energy of the mean logits. "
+        f"In doubt: mean over cases of the spread among voxels with a confidence below {DOUBT:g}, those that "
+        "calibration can change."
     )
     rows = [
-        [f"M = {row.members}", *(format_number(x, 2) for x in (row.mean, row.p25, row.p50, row.p75))] for row in summary
+        [f"M = {row.members}", *(format_number(x, 2) for x in (row.mean, row.p25, row.p50, row.p75, row.in_doubt))]
+        for row in summary
     ]
-    table = StudyTable("offsets", caption, ("members", "mean", "25 %", "median", "75 %"), rows)
+    table = StudyTable("offsets", caption, ("members", "mean", "25 %", "median", "75 %", "in doubt"), rows)
     lead = (
         "Softmax does not see a constant added to all logits of a voxel, but calibrators that are not translation "
         "invariant do. If that constant varies within images, they can be misled: how much does it, and is it a matter "

@@ -13,7 +13,9 @@ from tests.stores import write_store
 def numpy_spread(case, members):
     z = case.logits.numpy().astype(np.float64)[:members].mean(axis=0)
     energy = z.max(0) + np.log(np.exp(z - z.max(0)).sum(0))
-    return energy[case.target.numpy() != 255].std()
+    counted = case.target.numpy() != 255
+    doubtful = counted & (np.exp(z.max(0) - energy) < 0.99)
+    return energy[counted].std(), energy[doubtful].std()
 
 
 def test_offsets_are_those_of_numpy(study, folder):
@@ -22,9 +24,10 @@ def test_offsets_are_those_of_numpy(study, folder):
     rows = read_rows(folder / "calibration" / "studies" / "offsets" / "cases.csv", OffsetRow)
     assert len(rows) == 3 * len(store)
     for row in rows:
-        assert row.spread == pytest.approx(numpy_spread(store[row.case], row.members), rel=1e-5)
+        assert (row.spread, row.in_doubt) == pytest.approx(numpy_spread(store[row.case], row.members), rel=1e-5)
     for entry in facts["summary"]:
-        values = [numpy_spread(case, entry["members"]) for case in store]
+        values, doubtful = zip(*(numpy_spread(case, entry["members"]) for case in store), strict=True)
+        assert entry["in_doubt"] == pytest.approx(np.mean(doubtful), rel=1e-5)
         assert entry["mean"] == pytest.approx(np.mean(values), rel=1e-5)
         quartiles = np.percentile(values, (25, 50, 75))
         assert [entry[key] for key in ("p25", "p50", "p75")] == pytest.approx(quartiles, rel=1e-5)
