@@ -10,6 +10,7 @@ from lightning_calib.protocol.studies.rerun import changed_protocol, rerun, save
 
 NAME = "calibration_size"
 _FACTORS = (0.1, 0.5, 1.0, 1.5, 2.0)  # of the run's own number: 5, 25, 50, 75, 100 where that is 50
+_NEAR = 0.2  # sizes that differ less from the run's own tell nothing
 _MOST = 2 / 3  # of the cases that are not for testing: the rest must do to choose hyperparameters
 
 
@@ -46,7 +47,8 @@ def _sizes(sizes: Sequence[int] | None, reference: int, available: int) -> list[
     """Numbers of calibration cases that leave some for ``val``."""
     if sizes is None:
         most = max(int(_MOST * available), reference)
-        return sorted({min(max(round(factor * reference), 1), most) for factor in _FACTORS})
+        found = {min(max(round(factor * reference), 1), most) for factor in _FACTORS}
+        return sorted({size for size in found if abs(size - reference) > _NEAR * reference} | {reference})
     if wrong := [size for size in sizes if not 1 <= size < available]:
         raise StudyError(
             f"sizes {wrong}: {available} cases are not for testing, of which cal can get 1 to {available - 1}; the "

@@ -10,6 +10,7 @@ from lightning_calib.protocol import benchmark
 from lightning_calib.protocol.benchmark import run_protocol
 from lightning_calib.protocol.plan import Protocol
 from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.studies import calibration_size
 from lightning_calib.protocol.studies.base import Study, StudyError
 from lightning_calib.protocol.studies.calibration_size import run_calibration_size
 from lightning_calib.protocol.studies.ensemble_size import run_ensemble_size
@@ -112,3 +113,8 @@ def test_a_store_opens_as_a_smaller_ensemble(tmp_path, pooling):
     pooled = write_store(tmp_path / "pooled", cases=2, members=3, keep="pooled")
     with pytest.raises(StoreError, match="keeps pooled logits alone"):
         OutputStore(pooled.path, 2)
+
+
+def test_default_sizes_leave_out_what_is_nearly_the_runs_own():
+    assert calibration_size._sizes(None, reference=50, available=450) == [5, 25, 50, 75, 100]
+    assert calibration_size._sizes(None, reference=50, available=80) == [5, 25, 50]  # two thirds of 80 are 53
