@@ -40,7 +40,8 @@ def agree(name, dtype, first, second):
         objectives.append(run_newton(NewtonSolver(calibrator, **options), parts).nll)
         results.append(calibrator(logits).detach())
     assert abs(objectives[0] - objectives[1]) < 1e-6
-    assert (results[0] - results[1]).abs().max() < (1e-6 if dtype == torch.float64 else 2e-4)
+    last_place = 0.0 if dtype == torch.float64 else 4e-6  # log_probs of up to 10: four units of float32
+    assert (results[0] - results[1]).abs().max() < 1e-6 + last_place
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
