@@ -16,6 +16,9 @@ Predictor = Callable[[Tensor], Tensor]
 class Inference:
     """How a network is applied to whole images.
 
+    Images smaller than the window are mirrored out to it, as training mirrors volumes out to its patches:
+    normalisation layers see the same kind of surroundings in both.
+
     Args:
         window: size of the sliding window, one number a spatial axis; None for the image in one piece.
         overlap: share by which neighbouring windows overlap.
@@ -62,8 +65,9 @@ class Inference:
         if self.window is None:
             return predictor(images).float()
         inferers = require("monai.inferers", "sliding windows")
+        inside, padded = mirror_out(images, self.window)
         scores: Tensor = inferers.sliding_window_inference(
-            images,
+            padded,
             roi_size=self.window,
             sw_batch_size=self.window_batch,
             predictor=lambda windows: predictor(windows).float(),
@@ -72,7 +76,29 @@ class Inference:
             sw_device=images.device,
             device=torch.device("cpu"),  # whole volumes of scores stay off the accelerator
         )
-        return scores
+        return scores[inside]
+
+
+def mirror_out(images: Tensor, size: Sequence[int]) -> tuple[tuple[slice, ...], Tensor]:
+    """Images ``(B, channels, *S)`` mirrored out to at least ``size``, half of what lacks on each side.
+
+    The border itself is repeated, and small images as often as it takes, as ``numpy.pad`` does with ``symmetric``.
+
+    Returns:
+        Where the images are, one slice an axis, and the larger images.
+
+    Example:
+        >>> mirror_out(torch.tensor([[[1, 2, 3]]]), [8])[1]
+        tensor([[[2, 1, 1, 2, 3, 3, 2, 1]]])
+    """
+    inside = [slice(None), slice(None)]
+    for axis, want in enumerate(size, start=2):
+        have = images.shape[axis]
+        before = max(want - have, 0) // 2
+        place = torch.arange(-before, max(want, have) - before, device=images.device) % (2 * have)
+        images = images.index_select(axis, torch.minimum(place, 2 * have - 1 - place))
+        inside.append(slice(before, before + have))
+    return tuple(inside), images
 
 
 def _subsets(axes: Sequence[int]) -> Iterator[tuple[int, ...]]:
