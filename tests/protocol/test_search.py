@@ -124,12 +124,16 @@ def test_seeds_and_splits_have_their_own_trials(store, tmp_path):
 
 def test_two_processes_share_a_journal(store, tmp_path):
     code = (
-        "import sys, json; from pathlib import Path; from lightning_calib.data.stored import StoredOutputsDataModule\n"
+        "import json, os, sys, time; from pathlib import Path\n"
+        "from lightning_calib.data.stored import StoredOutputsDataModule\n"
         "from lightning_calib.protocol.search import search\n"
+        "(Path(sys.argv[3]) / str(os.getpid())).touch()\n"  # begin together, however long the imports took
+        "while len(os.listdir(sys.argv[3])) < 2: time.sleep(0.01)\n"
         "found = search('vs(z)', StoredOutputsDataModule(sys.argv[1], cal=4, val=2), trials=16, storage=sys.argv[2])\n"
         "print(json.dumps([found.val_nll, found.trials]))"
     )
-    command = [sys.executable, "-c", code, str(store.path), str(tmp_path / "shared.log")]
+    (tmp_path / "ready").mkdir()
+    command = [sys.executable, "-c", code, str(store.path), str(tmp_path / "shared.log"), str(tmp_path / "ready")]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     processes = [subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) for _ in "ab"]
     outputs = [process.communicate(timeout=200)[0] for process in processes]
