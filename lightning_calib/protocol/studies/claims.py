@@ -153,12 +153,7 @@ def run_claims(study: Study) -> dict[str, Any]:
         )
     study.save("claims.csv", rows, ClaimRow)
     told = [_told(claim, [row for row in rows if row.claim == claim.key]) for claim in claims.values()]
-    flips = {
-        name: entry["metrics"]["flip"]
-        for name, entry in results.summary["pipelines"].items()
-        if entry["metrics"]["flip"]["mean"]
-    }
-    return study.write({"claims": [entry for entry in told if entry["tested"]], "flips": flips, "best": _best(study)})
+    return study.write({"claims": [entry for entry in told if entry["tested"]], "best": _best(study)})
 
 
 def _row(claim: Claim, found: Comparison) -> ClaimRow:
@@ -178,7 +173,7 @@ def _row(claim: Claim, found: Comparison) -> ClaimRow:
 
 
 def _told(claim: Claim, rows: Sequence[ClaimRow]) -> dict[str, Any]:
-    """How often a claim was seen; as a whole only where no comparison contradicts it and most agree."""
+    """How often a claim was seen; as a whole what most comparisons say, mixed where some contradict others."""
     counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in get_args(Outcome)}
     whole = "mixed" if counts["seen"] and counts["opposite"] else max(counts, key=lambda outcome: counts[outcome])
     clear = sum(row.verdict == "better" for row in rows)

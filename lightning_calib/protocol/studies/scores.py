@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.statistics import intervals, point_estimate, two_level_bootstrap
+from lightning_calib.protocol.statistics import Floats, intervals, point_estimate, two_level_bootstrap
 from lightning_calib.protocol.summary import SCORES, main_scores
 
 
@@ -57,7 +57,7 @@ def change_rows(setting: str, before: Results, after: Results, names: Sequence[s
         shared = [r for r in before.repeats if before.cases_of(r, name) and after.cases_of(r, name)]
         if not shared:
             continue
-        tables = [_scores(after, r, name) - _scores(before, r, name) for r in shared]
+        tables = [score_array(after, r, name) - score_array(before, r, name) for r in shared]
         found = intervals(point_estimate(tables), two_level_bootstrap(tables, seed=seed))
         rows += [ScoreRow(setting, name, m, *asdict(value).values()) for m, value in zip(SCORES, found, strict=True)]
         aces = [after.average_calibration_error(r, name) - before.average_calibration_error(r, name) for r in shared]
@@ -65,6 +65,9 @@ def change_rows(setting: str, before: Results, after: Results, names: Sequence[s
     return rows
 
 
-def _scores(results: Results, repeat: int, name: str) -> np.ndarray:
-    """Scores of a repeat ``(cases, metrics)``."""
-    return np.array([[getattr(row, m) for m in SCORES] for row in results.cases_of(repeat, name)], dtype=np.float64)
+def score_array(results: Results, repeat: int, name: str) -> Floats:
+    """Scores of a repeat ``(cases, metrics)``, cases by id; NaN where the pipeline is missing."""
+    rows = results.cases_of(repeat, name)
+    if not rows:
+        return np.full((len(results.test_cases(repeat)), len(SCORES)), np.nan)
+    return np.array([[getattr(row, m) for m in SCORES] for row in rows], dtype=np.float64)

@@ -5,12 +5,10 @@ from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.protocol.statistics import Floats, clustered_bootstrap, intervals, point_estimate
 from lightning_calib.protocol.studies.base import Pipelines, Study, StudyError
-from lightning_calib.protocol.studies.scores import ScoreRow
+from lightning_calib.protocol.studies.scores import ScoreRow, score_array
 from lightning_calib.protocol.summary import SCORES
 
 NAME = "subsets"
@@ -54,7 +52,9 @@ def select(study: Study, pattern: str) -> dict[int, list[int]]:
 
 def _scores(study: Study, subset: str, places: Mapping[int, list[int]], names: Sequence[str]) -> list[ScoreRow]:
     return [
-        row for name in names for row in _rows(study, subset, name, places, {r: _table(study, r, name) for r in places})
+        row
+        for name in names
+        for row in _rows(study, subset, name, places, {r: score_array(study.results, r, name) for r in places})
     ]
 
 
@@ -64,7 +64,7 @@ def _gains(study: Study, subset: str, places: Mapping[int, list[int]], names: Se
     for name in names:
         plain = f"identity({PipelineName.parse(name).pooling})"
         if name != plain and plain in study.results.pipelines:
-            tables = {r: _table(study, r, name) - _table(study, r, plain) for r in places}
+            tables = {r: score_array(study.results, r, name) - score_array(study.results, r, plain) for r in places}
             rows += _rows(study, subset, name, places, tables)
     return rows
 
@@ -79,11 +79,3 @@ def _rows(
     seed = int(study.results.settings["seed"])
     found = intervals(point_estimate(parts), clustered_bootstrap(parts, clusters, seed=seed))
     return [ScoreRow(subset, name, metric, *asdict(v).values()) for metric, v in zip(SCORES, found, strict=True)]
-
-
-def _table(study: Study, repeat: int, name: str) -> Floats:
-    """Scores of a repeat ``(cases, metrics)``; NaN where the pipeline is missing."""
-    rows = study.results.cases_of(repeat, name)
-    if not rows:
-        return np.full((len(study.results.test_cases(repeat)), len(SCORES)), np.nan)
-    return np.array([[getattr(row, metric) for metric in SCORES] for row in rows], dtype=np.float64)
