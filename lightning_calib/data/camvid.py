@@ -45,14 +45,22 @@ class CamVid(ImageDataModule):
     Args:
         root: folder with the six folders.
         block: frames a block.
-        gap: frames left out between two blocks of the pool set, and between training and validation.
+        gap: frames left out between training and validation.
+        pool_gap: frames left out between two blocks of the pool set; None for a whole block, 0 to keep all.
         options: those of :class:`~lightning_calib.data.images.ImageDataModule`.
     """
 
     name = "camvid"
     ignore_index = VOID
 
-    def __init__(self, root: Path | str = "data/camvid", block: int = 20, gap: int = 2, **options: Any) -> None:
+    def __init__(
+        self,
+        root: Path | str = "data/camvid",
+        block: int = 20,
+        gap: int = 2,
+        pool_gap: int | None = None,
+        **options: Any,
+    ) -> None:
         """Find and check the files."""
         super().__init__(**options)
         self.root, self.class_names = Path(root), list(CLASSES)
@@ -61,15 +69,15 @@ class CamVid(ImageDataModule):
         for part in ("train", "val", "test"):
             parts[part], wrong = pair_folders(self.root / part, self.root / f"{part}annot", suffixes=PICTURES)
             problems += wrong
-        self.adopt(self._split(parts, block, gap), problems)
+        self.adopt(self._split(parts, block, gap, block if pool_gap is None else pool_gap), problems)
 
-    def _split(self, parts: dict[str, list[Case]], block: int, gap: int) -> Splits:
+    def _split(self, parts: dict[str, list[Case]], block: int, gap: int, pool_gap: int) -> Splits:
         kept, held, near = hold_out_blocks(videos(parts["train"]), block, gap, self.val_fraction, self.split_seed)
         groups: dict[str, str] = {}
         left_out = dict.fromkeys(near, f"closer than {gap + 1} frames to validation")
         for part in ("val", "test"):
             for video, ids in videos(parts[part]).items():
-                blocks, between = time_blocks(ids, block, gap, video)
+                blocks, between = time_blocks(ids, block, pool_gap, video)
                 groups |= blocks
                 left_out |= dict.fromkeys(between, "between two blocks of the pool set")
         cases = [case for part in parts.values() for case in part]

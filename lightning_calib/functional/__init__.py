@@ -15,6 +15,7 @@ from lightning_calib.functional.scores import (
     expected_calibration_error,
     flip_rate,
     maximum_calibration_error,
+    mean_iou,
     negative_log_likelihood,
     reliability_table,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "free_energy_moments",
     "image_statistics",
     "maximum_calibration_error",
+    "mean_iou",
     "mean_over_images",
     "negative_log_likelihood",
     "pool",

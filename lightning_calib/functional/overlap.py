@@ -39,10 +39,30 @@ def dice(counts: Tensor, include_background: bool = True, background: int = 0) -
         >>> dice(torch.tensor([[5, 5, 6], [2, 3, 2]]), include_background=False)
         tensor(0.8000, dtype=torch.float64)
     """
-    num_classes = counts.shape[-2]
-    if not include_background:
-        if not 0 <= background < num_classes:
-            raise ValueError(f"background {background} is not one of the {num_classes} classes")
-        counts = counts[..., torch.arange(num_classes) != background, :]
-    agree, predicted, labelled = counts.double().unbind(dim=-1)
+    agree, predicted, labelled = _foreground(counts, include_background, background).double().unbind(dim=-1)
     return (2 * agree / (predicted + labelled)).nanmean(dim=-1)
+
+
+def mean_iou(counts: Tensor, include_background: bool = True, background: int = 0) -> Tensor:
+    r"""Intersection over union, averaged over the classes that occur.
+
+    .. math:: \frac{1}{|P|} \sum_{c \in P} \frac{\mathrm{TP}_c}{\mathrm{TP}_c + \mathrm{FP}_c + \mathrm{FN}_c}
+
+    with ``P`` and all arguments as in :func:`dice`.
+
+    Example:
+        >>> mean_iou(torch.tensor([[5, 5, 6], [2, 3, 2]]), include_background=False)
+        tensor(0.6667, dtype=torch.float64)
+    """
+    agree, predicted, labelled = _foreground(counts, include_background, background).double().unbind(dim=-1)
+    return (agree / (predicted + labelled - agree)).nanmean(dim=-1)
+
+
+def _foreground(counts: Tensor, include_background: bool, background: int) -> Tensor:
+    """Counts of the classes that a score averages over."""
+    num_classes = counts.shape[-2]
+    if include_background:
+        return counts
+    if not 0 <= background < num_classes:
+        raise ValueError(f"background {background} is not one of the {num_classes} classes")
+    return counts[..., torch.arange(num_classes) != background, :]

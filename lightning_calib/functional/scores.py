@@ -88,6 +88,29 @@ def dice_score(
     return reduce_images(statistics, lambda s: s.dice_score(include_background, background), average)
 
 
+def mean_iou(
+    log_probs: Tensor,
+    target: Tensor,
+    ignore_index: int | None = None,
+    average: Average = "pool",
+    include_background: bool = True,
+    background: int = 0,
+) -> Tensor:
+    """Intersection over union of the argmax, over all voxels together, averaged over classes.
+
+    What CamVid and Cityscapes rank by. The formula stands at :func:`~lightning_calib.functional.overlap.mean_iou`,
+    the arguments at :func:`dice_score`.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
+        >>> mean_iou(log_probs, torch.tensor([0, 1, 1]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
+    return reduce_images(statistics, lambda s: s.mean_iou(include_background, background), average)
+
+
 def expected_calibration_error(
     log_probs: Tensor,
     target: Tensor,

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index
 from lightning_calib.functional.boundary import BANDS, BandTable, check_bands
 from lightning_calib.functional.flips import FlipTable, as_reference, classes_of
-from lightning_calib.functional.overlap import class_counts, dice
+from lightning_calib.functional.overlap import class_counts, dice, mean_iou
 from lightning_calib.functional.voxels import Voxels, as_images, only, walk
 
 
@@ -66,6 +66,10 @@ class ImageStatistics:
     def dice_score(self, include_background: bool = True, background: int = 0) -> Tensor:
         """Mean Dice over the classes present in target or prediction ``(B,)``."""
         return dice(class_counts(self.confusion), include_background, background)
+
+    def mean_iou(self, include_background: bool = True, background: int = 0) -> Tensor:
+        """Mean intersection over union over the classes present in target or prediction ``(B,)``."""
+        return mean_iou(class_counts(self.confusion), include_background, background)
 
     def expected_calibration_error(self, num_bins: int = 50) -> Tensor:
         """Gaps weighted by occupancy ``(B,)``."""

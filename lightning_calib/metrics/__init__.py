@@ -9,7 +9,7 @@ from lightning_calib.metrics.calibration import (
 from lightning_calib.metrics.classwise import ClasswiseCalibrationError
 from lightning_calib.metrics.decisions import FlipRate, FreeEnergySpread
 from lightning_calib.metrics.plots import draw_classwise_reliability, draw_reliability
-from lightning_calib.metrics.segmentation import BrierScore, DiceScore, NegativeLogLikelihood
+from lightning_calib.metrics.segmentation import BrierScore, DiceScore, MeanIoU, NegativeLogLikelihood
 from lightning_calib.metrics.spatial import SPACE, BoundaryAwareCalibrationError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "FlipRate",
     "FreeEnergySpread",
     "MaximumCalibrationError",
+    "MeanIoU",
     "NegativeLogLikelihood",
     "ReliabilityDiagram",
     "draw_classwise_reliability",

@@ -1,11 +1,11 @@
-"""How good the predicted distributions and maps are: likelihood, Brier score and Dice."""
+"""How good the predicted distributions and maps are: likelihood, Brier score, Dice and IoU."""
 
 from typing import Any
 
 from torch import Tensor
 
 from lightning_calib.functional.averages import Average
-from lightning_calib.functional.overlap import dice
+from lightning_calib.functional.overlap import dice, mean_iou
 from lightning_calib.metrics.shared import SharedMetric, Tables
 
 
@@ -49,8 +49,8 @@ class BrierScore(SharedMetric):
         return tables.brier / tables.voxels
 
 
-class DiceScore(SharedMetric):
-    """Dice of the argmax over the classes that occur: see :func:`~lightning_calib.functional.dice_score`.
+class OverlapMetric(SharedMetric):
+    """A score of the argmax, averaged over the classes that occur.
 
     Args:
         include_background: whether the background is one of the classes; False where the data set has one.
@@ -58,13 +58,6 @@ class DiceScore(SharedMetric):
         ignore_index: label of voxels that count nowhere.
         average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
         **kwargs: options of :class:`torchmetrics.Metric`.
-
-    Example:
-        >>> import torch
-        >>> metric = DiceScore(include_background=False)
-        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
-        >>> round(metric(log_probs, torch.tensor([0, 1, 1])).item(), 4)
-        0.6667
     """
 
     higher_is_better = True
@@ -82,5 +75,46 @@ class DiceScore(SharedMetric):
         self.include_background = include_background
         self.background = background
 
+
+class DiceScore(OverlapMetric):
+    """Dice, by default the mean over images: see :func:`~lightning_calib.functional.dice_score`.
+
+    Arguments as :class:`OverlapMetric`.
+
+    Example:
+        >>> import torch
+        >>> metric = DiceScore(include_background=False)
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
+        >>> round(metric(log_probs, torch.tensor([0, 1, 1])).item(), 4)
+        0.6667
+    """
+
     def _table_scores(self, tables: Tables) -> Tensor:
         return dice(tables.classes, self.include_background, self.background)
+
+
+class MeanIoU(OverlapMetric):
+    """Intersection over union, by default of all voxels together: see :func:`~lightning_calib.functional.mean_iou`.
+
+    Arguments as :class:`OverlapMetric`, with ``average="pool"``: how benchmarks of street scenes count.
+
+    Example:
+        >>> import torch
+        >>> metric = MeanIoU(include_background=False)
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
+        >>> metric(log_probs, torch.tensor([0, 1, 1]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        include_background: bool = True,
+        background: int = 0,
+        ignore_index: int | None = None,
+        average: Average = "pool",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(include_background, background, ignore_index, average, **kwargs)
+
+    def _table_scores(self, tables: Tables) -> Tensor:
+        return mean_iou(tables.classes, self.include_background, self.background)

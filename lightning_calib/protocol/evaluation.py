@@ -78,9 +78,7 @@ def evaluate(
         for name, calibrator in calibrators.items():
             statistics = _statistics(case, calibrator, reference, facts)
             table = BinTable(*(column[0] for column in statistics.bins))
-            pooled[name] = (
-                BinTable(*(a + b for a, b in zip(pooled[name], table, strict=True))) if name in pooled else table
-            )
+            pooled[name] = _sum(pooled[name], table) if name in pooled else table
             evaluated[name].cases.append(_case_row(case, statistics, facts, repeat, name))
             evaluated[name].bands.extend(_band_rows(case, statistics, repeat, name))
     for name, table in pooled.items():

@@ -12,6 +12,7 @@ from lightning_calib.metrics import (
     ExpectedCalibrationError,
     FlipRate,
     MaximumCalibrationError,
+    MeanIoU,
     NegativeLogLikelihood,
 )
 
@@ -24,16 +25,18 @@ def calibration_scores(num_classes: int, ignore_index: int | None, background: i
     Args:
         num_classes: number of classes.
         ignore_index: label of voxels that count nowhere.
-        background: class that Dice leaves out; None to average over all classes.
+        background: class that Dice and IoU leave out; None to average over all classes.
 
     Example:
         >>> sorted(calibration_scores(3, None, None))
-        ['ace', 'ba_ece', 'brier', 'classwise_ece', 'dice', 'ece', 'flip', 'mce', 'nll', 'space']
+        ['ace', 'ba_ece', 'brier', 'classwise_ece', 'dice', 'ece', 'flip', 'mce', 'miou', 'nll', 'space']
     """
+    classes = (background is None, background or 0)
     return MetricCollection(
         {
             "nll": NegativeLogLikelihood(ignore_index=ignore_index),
-            "dice": DiceScore(background is None, background or 0, ignore_index=ignore_index),
+            "dice": DiceScore(*classes, ignore_index=ignore_index),
+            "miou": MeanIoU(*classes, ignore_index=ignore_index),
             "ece": ExpectedCalibrationError(ignore_index=ignore_index),
             "ace": AverageCalibrationError(ignore_index=ignore_index),
             "mce": MaximumCalibrationError(ignore_index=ignore_index),

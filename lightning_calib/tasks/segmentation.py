@@ -8,7 +8,7 @@ from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
-from lightning_calib.metrics import DiceScore, ExpectedCalibrationError
+from lightning_calib.metrics import DiceScore, ExpectedCalibrationError, MeanIoU
 from lightning_calib.segmenters import (
     AdamWCosine,
     Inference,
@@ -85,13 +85,11 @@ class SegmentationTask(LightningModule):
 
     def configure_metrics(self) -> None:
         """Make the scores of validation and test."""
+        classes = (self.background is None, self.background or 0)
         scores = MetricCollection(
             {
-                "dice": DiceScore(
-                    include_background=self.background is None,
-                    background=self.background or 0,
-                    ignore_index=self.uncounted,
-                ),
+                "dice": DiceScore(*classes, ignore_index=self.uncounted),
+                "miou": MeanIoU(*classes, ignore_index=self.uncounted),
                 "ece": ExpectedCalibrationError(ignore_index=self.uncounted),
             },
             compute_groups=False,

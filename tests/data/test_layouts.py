@@ -1,5 +1,7 @@
 """Every DataModule on files written in the official layout of its data set."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -102,7 +104,10 @@ def test_camvid_blocks_and_gaps(tmp_path):
     videos = {}
     for case_id, group in module.groups.items():
         videos.setdefault(group, []).append(int(case_id[-5:]) // 30)
-    assert sorted(map(len, videos.values())) == [1, 4, 4, 4]
+    assert sorted(map(len, videos.values())) == [2, 4, 4]
+    for first, second in pairwise(sorted(videos)):
+        if first[:-4] == second[:-4]:  # the next block of the same video
+            assert min(videos[second]) - max(videos[first]) == 5
     frames = {i: int(i[-5:]) // 30 for i in (c.case_id for c in (*module.splits.train, *module.splits.val))}
     held = {frames[c.case_id] for c in module.splits.val}
     assert min(abs(frames[c.case_id] - f) for c in module.splits.train for f in held) == 3
@@ -110,6 +115,13 @@ def test_camvid_blocks_and_gaps(tmp_path):
         "closer than 3 frames to validation",
         "between two blocks of the pool set",
     }
+
+
+@pytest.mark.parametrize(("pool_gap", "frames", "blocks"), [(0, 17, 5), (1, 14, 4), (None, 10, 3)])
+def test_camvid_gap_of_the_pool_set(tmp_path, pool_gap, frames, blocks):
+    module = CamVid(layouts.write_camvid(tmp_path, train=30, val=10, test=7), block=4, pool_gap=pool_gap)
+    assert len(module.pool_ids) == frames
+    assert len(set(module.groups.values())) == blocks
 
 
 def test_cityscapes_label_ids(tmp_path):

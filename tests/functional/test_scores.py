@@ -49,6 +49,7 @@ def test_all_scores_match_the_oracle(seed, classes, shape, ignored, dtype):
         close(s.negative_log_likelihood()[i], oracle.nll(voxels))
         close(s.brier_score()[i], oracle.brier(voxels))
         close(s.dice_score()[i], oracle.dice(voxels, classes))
+        close(s.mean_iou()[i], oracle.iou(voxels, classes))
         for bins in (15, 50):
             close(s.expected_calibration_error(bins)[i], oracle.ece(voxels, bins))
             close(s.average_calibration_error(bins)[i], oracle.ace(voxels, bins))

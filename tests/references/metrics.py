@@ -82,6 +82,17 @@ def dice(voxels, num_classes, leave_out=()):
     return np.mean(scores) if scores else np.nan
 
 
+def iou(voxels, num_classes):
+    scores = []
+    for c in range(num_classes):
+        found, true = (
+            {n for n, v in enumerate(voxels) if of(v) == c} for of in (lambda v: v[0].argmax(), lambda v: v[1])
+        )
+        if found | true:
+            scores.append(len(found & true) / len(found | true))
+    return np.mean(scores) if scores else np.nan
+
+
 def flips(voxels, before):
     """(rate, harmful, beneficial, neutral) against the classes before."""
     changed = [(b == y, int(q.argmax()) == y) for (q, y), b in zip(voxels, before, strict=True) if q.argmax() != b]

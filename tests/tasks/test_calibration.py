@@ -150,6 +150,7 @@ def test_test_logs_every_score(store):
         "flip",
         "free_energy_spread",
         "mce",
+        "miou",
         "nll",
         "space",
     ]
