@@ -35,6 +35,29 @@ def reflection_index(size: int, padding: int, device: torch.device) -> Tensor:
     return position.clamp(min=0)
 
 
+def convolve_by_phases(field: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution with dilation 2 as one without, on the four images of every other row and column.
+
+    The same sums. On CPUs the gradient of the weights of a dilated convolution takes some ten times as long as that of
+    a plain one; see ``benchmarks/local.py``.
+
+    Args:
+        field: ``(N, C, H, W)``.
+        weight: ``(K, C, h, w)``.
+        bias: ``(K,)``.
+
+    Returns:
+        ``(N, K, H - 2 (h - 1), W - 2 (w - 1))``.
+    """
+    height, width = (
+        size - DILATION * (kernel - 1) for size, kernel in zip(field.shape[2:], weight.shape[2:], strict=True)
+    )
+    even = nn.functional.pad(field, (0, field.shape[3] % 2, 0, field.shape[2] % 2))
+    phases = even.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(3, 5, 0, 1, 2, 4)  # (2, 2, N, C, H/2, W/2)
+    maps = nn.functional.conv2d(phases.flatten(0, 2), weight, bias).unflatten(0, phases.shape[:3])
+    return maps.permute(2, 3, 4, 0, 5, 1).flatten(4, 5).flatten(2, 3)[:, :, :height, :width]
+
+
 class LocalTemperatureScaling(Calibrator):
     r"""Temperature map from a tree of gated convolutions (Ding et al. 2021, ``logits`` branch).
 
@@ -94,7 +117,10 @@ class LocalTemperatureScaling(Calibrator):
         for axis in (2, 3):
             index = reflection_index(slices.shape[axis], PADDING, slices.device)
             slices = slices.index_select(axis, index)
-        maps = nn.functional.conv2d(slices, weight, bias, dilation=DILATION)  # (N, 7, H, W)
+        if torch.is_grad_enabled() and weight.requires_grad and weight.device.type == "cpu":
+            maps = convolve_by_phases(slices, weight, bias)  # (N, 7, H, W)
+        else:
+            maps = nn.functional.conv2d(slices, weight, bias, dilation=DILATION)
         leaves, gates = 1 + maps[:, :NUM_LEAVES], maps[:, NUM_LEAVES:].sigmoid()
         left = torch.lerp(leaves[:, 1], leaves[:, 0], gates[:, 0])
         right = torch.lerp(leaves[:, 3], leaves[:, 2], gates[:, 1])

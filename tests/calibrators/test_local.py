@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_calib.calibrators import LocalTemperatureScaling, build
-from lightning_calib.calibrators.local import NUM_LEAVES
+from lightning_calib.calibrators.local import NUM_LEAVES, convolve_by_phases
 from tests.calibrators.helpers import randomized
 from tests.references.calibrators import local_temperature
 
@@ -18,6 +20,33 @@ def test_temperature_against_the_oracle(size):
     kernels, biases = (p.detach().numpy() for p in calibrator.convolutions.parameters())
     expected = local_temperature(logits[0].numpy(), kernels, biases)
     torch.testing.assert_close(calibrator.temperature(logits)[0, 0], torch.from_numpy(expected))
+
+
+@given(height=st.integers(9, 16), width=st.integers(9, 16), batch=st.integers(1, 3), seed=st.integers(0, 99))
+def test_phases_give_the_dilated_convolution_and_its_gradients(height, width, batch, seed):
+    generator = torch.Generator().manual_seed(seed)
+    field, weight, bias = (
+        torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+        for shape in ((batch, 3, height, width), (7, 3, 5, 5), (7,))
+    )
+    plain = torch.nn.functional.conv2d(field, weight, bias, dilation=2)
+    ours = convolve_by_phases(field, weight, bias)
+    torch.testing.assert_close(ours, plain)
+    direction = torch.randn(plain.shape, dtype=torch.float64, generator=generator)
+    for mine, theirs in zip(
+        *(torch.autograd.grad(y, (field, weight, bias), direction) for y in (ours, plain)), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_temperatures_are_the_same_with_and_without_gradients(name):
+    calibrator = randomized(name, 4, 2, 0.2, dtype=torch.float64)
+    logits = torch.randn(2, 4, 7, 8, dtype=torch.float64)
+    learning = calibrator.temperature(logits)
+    assert learning.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(calibrator.temperature(logits), learning)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
