@@ -38,8 +38,8 @@ def reflection_index(size: int, padding: int, device: torch.device) -> Tensor:
 def convolve_by_phases(field: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A convolution with dilation 2 as one without, on the four images of every other row and column.
 
-    The same sums. On CPUs the gradient of the weights of a dilated convolution takes some ten times as long as that of
-    a plain one; see ``benchmarks/local.py``.
+    The same sums; on CPUs the gradient of the weights of a dilated convolution takes far longer than that of a plain
+    one (``benchmarks/local.py``).
 
     Args:
         field: ``(N, C, H, W)``.
@@ -53,8 +53,11 @@ def convolve_by_phases(field: Tensor, weight: Tensor, bias: Tensor | None) -> Te
         size - DILATION * (kernel - 1) for size, kernel in zip(field.shape[2:], weight.shape[2:], strict=True)
     )
     even = nn.functional.pad(field, (0, field.shape[3] % 2, 0, field.shape[2] % 2))
-    phases = even.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(3, 5, 0, 1, 2, 4)  # (2, 2, N, C, H/2, W/2)
-    maps = nn.functional.conv2d(phases.flatten(0, 2), weight, bias).unflatten(0, phases.shape[:3])
+    number, channels, rows, columns = even.shape
+    split = even.view(number, channels, rows // 2, 2, columns // 2, 2)
+    phases = split.permute(3, 5, 0, 1, 2, 4).flatten(0, 2)  # (4 N, C, H/2, W/2)
+    found = nn.functional.conv2d(phases, weight, bias)
+    maps = found.view(2, 2, number, *found.shape[1:])
     return maps.permute(2, 3, 4, 0, 5, 1).flatten(4, 5).flatten(2, 3)[:, :, :height, :width]
 
 

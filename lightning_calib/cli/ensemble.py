@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
 
 from rich.console import Console
@@ -175,7 +176,8 @@ class _Display:
         self.epochs[job.name] = epoch
         self.ticks.setdefault(job.name, []).append(time.monotonic())
         scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(facts["scores"].items()))
-        left = f"about {spoken(self.left(total))} left for all members"
+        seconds = self.left(total)
+        left = "time left not known yet" if isnan(seconds) else f"about {spoken(seconds)} left for all members"
         self.progress.update(self.bars[job.name], completed=epoch, total=total, scores=f"{scores}; {left}")
         if not self.progress.console.is_terminal:
             self.say(f"member {job.name}: epoch {epoch} of {total}, {scores}; {left}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LossName = Literal["dice_ce", "ce", "dice", "focal"]
+LossName = Literal["dice_ce", "dice_balanced_ce", "ce", "balanced_ce", "dice", "focal"]
 Loss = Callable[[Tensor, Tensor, int | None, int | None], Tensor]
 
 _SMOOTH = 1e-5  # nnU-Net's: keeps absent classes at a Dice of 1
@@ -29,6 +29,31 @@ def cross_entropy(
         tensor(0.6931)
     """
     return _masked_mean(_voxel_nll(logits, target, ignore_index), target, ignore_index)
+
+
+def balanced_cross_entropy(
+    logits: Tensor, target: Tensor, ignore_index: int | None = None, background: int | None = None
+) -> Tensor:
+    r"""Cross-entropy in which a class counts by the square root of its share of the batch.
+
+    .. math:: \frac{\sum_c \sqrt{n_c}\, \ell_c}{\sum_c \sqrt{n_c}}
+
+    with :math:`n_c` the voxels of class ``c`` in the batch and :math:`\ell_c` the mean of :math:`-\log q_c` over them:
+    between plain cross-entropy (weights ``n_c``) and equal weights for all classes. Networks find rare classes
+    sooner, and overrate them. Arguments as :func:`cross_entropy`.
+
+    Example:
+        >>> logits = torch.tensor([[[2.0, 2.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0]]])
+        >>> balanced_cross_entropy(logits, torch.tensor([[0, 0, 0, 0, 1]]))
+        tensor(0.7936)
+    """
+    nll, classes = _voxel_nll(logits, target, ignore_index), logits.shape[1]
+    labels = target if ignore_index is None else target.where(target != ignore_index, classes)
+    slots = nll.new_zeros(classes + 1)  # the last one takes what does not count
+    sums = slots.index_add(0, labels.flatten(), nll.flatten())[:classes]
+    counts = slots.index_add(0, labels.flatten(), torch.ones_like(nll).flatten())[:classes]
+    roots = counts.sqrt()
+    return (sums / roots.clamp(min=1)).sum() / roots.sum().clamp(min=1)
 
 
 def focal(
@@ -83,7 +108,21 @@ def dice_ce(logits: Tensor, target: Tensor, ignore_index: int | None = None, bac
     return dice(logits, target, ignore_index, background) + cross_entropy(logits, target, ignore_index)
 
 
-LOSSES: dict[LossName, Loss] = {"dice_ce": dice_ce, "ce": cross_entropy, "dice": dice, "focal": focal}
+def dice_balanced_ce(
+    logits: Tensor, target: Tensor, ignore_index: int | None = None, background: int | None = None
+) -> Tensor:
+    """Soft Dice plus :func:`balanced_cross_entropy`: for many classes, some of them rare; arguments as :func:`dice`."""
+    return dice(logits, target, ignore_index, background) + balanced_cross_entropy(logits, target, ignore_index)
+
+
+LOSSES: dict[LossName, Loss] = {
+    "dice_ce": dice_ce,
+    "dice_balanced_ce": dice_balanced_ce,
+    "ce": cross_entropy,
+    "balanced_ce": balanced_cross_entropy,
+    "dice": dice,
+    "focal": focal,
+}
 
 
 def get_loss(name: LossName) -> Loss:

@@ -28,7 +28,7 @@ class SegmentationTask(LightningModule):
     """Train and apply one segmentation network.
 
     Batches are dictionaries with ``image (B, channels, *S)``, normalised, ``target (B, *S)`` and
-    ``case_id``. Logs ``train/loss``, ``val/loss``, ``val/dice`` and ``val/ece``, and the same under
+    ``case_id``. Logs ``train/loss``, ``val/loss``, ``val/dice``, ``val/miou`` and ``val/ece``, and the same under
     ``test/``.
 
     Args:
@@ -38,7 +38,7 @@ class SegmentationTask(LightningModule):
         spatial_dims: 2 or 3.
         ignore_index: label of voxels that count nowhere.
         background: class that Dice leaves out, in loss and score.
-        loss: ``dice_ce`` (nnU-Net's), ``ce``, ``dice`` or ``focal``.
+        loss: ``dice_ce`` (nnU-Net's), ``ce``, ``dice``, ``focal``, ``balanced_ce`` or ``dice_balanced_ce``.
         recipe: optimiser, schedule and clipping; AdamW with cosine decay by default.
         inference: how whole images are scored; in one piece by default.
         compile: compile the network (torch.compile).

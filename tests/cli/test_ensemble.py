@@ -87,7 +87,7 @@ for epoch in (1, 2):
 """
     assert run_jobs(jobs_of(tmp_path, [code]), parallel=1) == {}
     shown = capsys.readouterr().out
-    assert "member 0: epoch 1 of 2, val/dice 0.2500" in shown
+    assert "member 0: epoch 1 of 2, val/dice 0.2500; time left not known yet" in shown
     assert "member 0: epoch 2 of 2, val/dice 0.5000; about 0 s left for all members" in shown
 
 

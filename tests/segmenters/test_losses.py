@@ -31,6 +31,9 @@ def reference(name, logits, target, ignore_index, background):
     ]
     ce = np.mean([-np.log(q[y]) for q, y in voxels]) if voxels else 0.0
     focal = np.mean([-((1 - q[y]) ** 2) * np.log(q[y]) for q, y in voxels]) if voxels else 0.0
+    of_class = [[-np.log(q[y]) for q, y in voxels if y == c] for c in range(z.shape[1])]
+    roots = [len(losses) ** 0.5 for losses in of_class]
+    balanced = sum(r * np.mean(own) for r, own in zip(roots, of_class, strict=True) if own) / max(sum(roots), 1)
     scores = []
     for c in range(z.shape[1]):
         if c == background:
@@ -39,7 +42,14 @@ def reference(name, logits, target, ignore_index, background):
         total = sum(q[c] for q, _ in voxels) + sum(y == c for _, y in voxels)
         scores.append((2 * overlap + 1e-5) / (total + 1e-5))
     dice = 1 - np.mean(scores)
-    return {"ce": ce, "focal": focal, "dice": dice, "dice_ce": dice + ce}[name]
+    return {
+        "ce": ce,
+        "balanced_ce": balanced,
+        "focal": focal,
+        "dice": dice,
+        "dice_ce": dice + ce,
+        "dice_balanced_ce": dice + balanced,
+    }[name]
 
 
 def make(seed, shape, classes=4, ignored=0.3):
@@ -110,5 +120,7 @@ def test_weights_are_halved_and_sum_to_one(count):
 
 
 def test_a_wrong_name_lists_the_right_ones():
-    with pytest.raises(ValueError, match="'dise'; choose one of dice_ce, ce, dice, focal"):
+    with pytest.raises(
+        ValueError, match="'dise'; choose one of dice_ce, dice_balanced_ce, ce, balanced_ce, dice, focal"
+    ):
         get_loss("dise")
