@@ -57,6 +57,7 @@ def main(
     repeat: int = 0,
     group_aware: bool = False,
     fits: list[str] = ["ts", "vs", "ms", "dc"],  # noqa: B006  # jsonargparse shows it
+    libraries: list[str] = ["lightning_calib", *PEERS],  # noqa: B006
     threads: int = 2,
 ) -> None:
     """Print the table.
@@ -70,6 +71,7 @@ def main(
         repeat: which partition.
         group_aware: keep groups of cases in one part.
         fits: calibrators to fit.
+        libraries: whose fits to run, where they have them.
         threads: processor cores to use.
     """
     warnings.simplefilter("ignore")
@@ -83,8 +85,8 @@ def main(
     before = held_out.argmax(1)
     rows = [_row("none", "", *_scores_of(lambda v: v.log_softmax(1), logits, target, held_out, held_out_target))]
     for name in fits:
-        libraries = {"lightning_calib": ours, **{k: peer for k, (peer, names) in PEERS.items() if name in names}}
-        for library, function in libraries.items():
+        have = {"lightning_calib": ours, **{k: peer for k, (peer, names) in PEERS.items() if name in names}}
+        for library, function in ((k, have[k]) for k in libraries if k in have):
             run = measure(lambda: function(name, logits, target))  # noqa: B023
             figures = _scores_of(run.value, logits, target, held_out, held_out_target)
             changed = float((run.value(held_out).argmax(1) != before).double().mean())

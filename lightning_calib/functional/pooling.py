@@ -33,8 +33,8 @@ def pool(logits: Tensor, pooling: Pooling) -> Tensor:
         >>> members = torch.tensor([[[0.0, 2.0], [0.0, 4.0]]])  # B=1, M=2, C=2
         >>> pool(members, "z")
         tensor([[0., 3.]])
-        >>> pool(members, "p").exp().sum(1)
-        tensor([1.])
+        >>> round(pool(members, "p").exp().sum().item(), 4)
+        1.0
     """
     if pooling not in POOLINGS:
         raise ValueError(f"unknown pooling {pooling!r}; choose one of {', '.join(POOLINGS)}")

@@ -82,7 +82,7 @@ def test_training_lowers_the_loss_and_logs_grouped_keys(tmp_path, recipe):
     before = {name: float(value) for name, value in trainer.callback_metrics.items()}
     trainer.fit(task, datamodule=Noise())
     after = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    assert set(after) == {"train/loss", "val/loss", "val/dice", "val/ece"}
+    assert set(after) == {"train/loss", "val/loss", "val/dice", "val/miou", "val/ece"}
     assert after["val/loss"] < before["val/loss"] / 2
     assert after["val/dice"] > 0.9
 
@@ -157,7 +157,7 @@ def test_voxels_without_prediction_count_nowhere(tmp_path):
         trainer = trainer_of(tmp_path)
         trainer.test(task_of(ignore_index=None), datamodule=data, verbose=False)
         scores.append({name: float(value) for name, value in trainer.callback_metrics.items()})
-    assert scores[0].keys() == {"test/loss", "test/dice", "test/ece"}
+    assert scores[0].keys() == {"test/loss", "test/dice", "test/miou", "test/ece"}
     assert scores[0] == pytest.approx(scores[1], rel=1e-5)
 
 
