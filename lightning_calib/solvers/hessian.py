@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lightning_calib.solvers.model import SampleModel, diagonal_hessian, matrix_hessian
 
+ROUNDING = 1e-12  # relative to the largest entry: curvatures below are noise
 CG_TOLERANCE, CG_STEPS = 0.1, 40
 
 
@@ -54,6 +55,8 @@ class DenseHessian:
     def update(self, step: Tensor, change: Tensor) -> None:
         """The update of Broyden, Fletcher, Goldfarb and Shanno."""
         image = self.matrix @ step
+        if not float(step @ image) > ROUNDING * float((step @ step) * self.matrix.abs().max()):
+            return  # flat along the step: the quotient below would be noise
         self.matrix -= torch.outer(image, image / (step @ image))
         self.matrix += torch.outer(change, change / (step @ change))
 
@@ -62,7 +65,7 @@ class DenseHessian:
         chosen = free.nonzero().squeeze(1)
         block = self.matrix[chosen][:, chosen]
         block.diagonal().add_(self.damping)
-        lift = 1e-13 * block.diagonal().mean()
+        lift = 1e-13 * block.abs().max()
         factor, failed = torch.linalg.cholesky_ex(block)
         while int(failed):
             block.diagonal().add_(lift)
