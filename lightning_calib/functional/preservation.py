@@ -33,16 +33,6 @@ def next_above(values: Tensor) -> Tensor:
     return values + values.abs() * (epsilon / 2 * (1 + epsilon))
 
 
-def running_minimum(ranked: Tensor) -> Tensor:
-    """``cummin`` over the classes ``(B, C, *S)``; in an exported graph by comparisons, since ONNX has no ``cummin``."""
-    if not torch.compiler.is_compiling():
-        return ranked.cummin(dim=1).values
-    lowest = [ranked[:, :1]]
-    for place in range(1, ranked.shape[1]):
-        lowest.append(torch.minimum(lowest[-1], ranked[:, place : place + 1]))
-    return torch.cat(lowest, dim=1)
-
-
 def restore_argmax(log_probs: Tensor, logits: Tensor) -> Tensor:
     """Make the argmax (lowest index among equals) of ``log_probs`` that of ``logits``.
 
@@ -68,7 +58,9 @@ def restore_argmax(log_probs: Tensor, logits: Tensor) -> Tensor:
 def restore_order(log_probs: Tensor, logits: Tensor) -> Tensor:
     """Make the class order of ``log_probs`` that of ``logits``: no pair inverted, the same argmax.
 
-    In descending order of the logits (equal ones in index order), inverted values become their running minimum.
+    The values of a broken voxel are handed out anew, the largest to the largest logit (equal logits in index order):
+    they still sum to 1. A running minimum would not do: two logits an ulp apart may be equal after a shift and change
+    ranks, and where ranks have biases their values differ by much more than rounding.
 
     Args:
         log_probs: ``(B, C, *S)``, float32 or float64.
@@ -76,13 +68,13 @@ def restore_order(log_probs: Tensor, logits: Tensor) -> Tensor:
 
     Example:
         >>> restore_order(torch.tensor([[-1.0, -3.0, -2.5]]), torch.tensor([[3.0, 2.0, 1.0]]))
-        tensor([[-1., -3., -3.]])
+        tensor([[-1.0000, -2.5000, -3.0000]])
     """
     order = descending_order(logits)
     ranked = log_probs.gather(1, order)
     broken = ranked[:, 1:] > ranked[:, :-1]
     if not _may_skip(broken):
-        log_probs = log_probs.scatter(1, order, running_minimum(ranked))
+        log_probs = log_probs.scatter(1, order, ranked.sort(dim=1, descending=True).values)
     return restore_argmax(log_probs, logits)
 
 

@@ -123,14 +123,17 @@ def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
 def evaluate_all(protocol: Protocol, root: Path, processes: Workers, display: Callable[..., Display]) -> None:
     """Evaluate every fit that has no scores yet."""
     jobs = pending_evaluations(protocol, root)
+    failed: list[EvaluationJob] = []
     with display(f"evaluation {job.pooling}" for job in jobs) as shown:
         for outcome in processes.run(jobs, partial(evaluate_job, protocol, root)):
             job = outcome.job
             if outcome.error is not None:
-                _one_by_one(protocol, root, job, processes)
+                failed.append(job)
             seconds = max(_seconds(root, task, "evaluation_pass") for task in job.tasks)
             text = f"evaluated {len(job.pipelines)} pipelines on {job.pooling}, repeat {job.repeat}"
             shown.done(f"evaluation {job.pooling}", text, seconds)
+    for job in failed:  # the processes are free now
+        _one_by_one(protocol, root, job, processes)
 
 
 def pending_evaluations(protocol: Protocol, root: Path) -> list[EvaluationJob]:

@@ -22,7 +22,7 @@ Batch = tuple[Tensor, Tensor, Sequence[str] | None]
 
 TOLERANCE = 1e-6
 
-# A fit that takes this many passes was misled by its sample: it is drawn anew, this many times as large.
+# A fit that takes this many passes was misled by its sample: it is drawn anew, up to this many times as large.
 RESAMPLE_PASSES, RESAMPLE_FACTOR = 12, 8
 MAX_PASSES = 200
 
@@ -164,9 +164,15 @@ class NewtonSolver:
             self._finish()
             return
         if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES:
-            self.sample_size *= RESAMPLE_FACTOR
-            self.survey = self._new_survey()
+            self._resample()
         self._begin_pass()
+
+    def _resample(self) -> None:
+        """Have the next pass draw a larger sample, unless its features would take more than 64 MiB."""
+        larger = min(self.sample_size * RESAMPLE_FACTOR, SAMPLE_VALUES // self.calibrator.num_classes**2)
+        if larger > self.sample_size:
+            self.sample_size = larger
+            self.survey = self._new_survey()
 
     def _new_survey(self) -> Survey:
         """A survey for the next pass."""

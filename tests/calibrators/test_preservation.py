@@ -103,3 +103,16 @@ def test_repair_leaves_gradients_alone(name):
     (gradient,) = torch.autograd.grad(repaired.square().sum(), logits)
     assert torch.isfinite(gradient).all()
     assert (gradient != 0).any()
+
+
+def test_logits_an_ulp_apart_keep_their_order_and_the_sum_of_probabilities():
+    """The shift by the maximum makes two of them equal, and equal ones go by index."""
+    calibrator = build("cms_op", 4)
+    with torch.no_grad():
+        calibrator.bias_gaps.fill_(1.0)  # neighbours in rank are one apart, equal or not
+    logits = torch.tensor([[5.205684662, 1.816333175, 1.816333294, 0.0]])
+    assert logits[0, 1] < logits[0, 2]
+    assert torch.equal(*(logits - 5.205684662)[0, 1:3])
+    log_probs = calibrator(logits).detach()
+    assert log_probs[0, 2] > log_probs[0, 1]
+    torch.testing.assert_close(log_probs.exp().sum(), torch.tensor(1.0))

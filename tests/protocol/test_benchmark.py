@@ -159,15 +159,22 @@ def test_a_failed_pipeline_does_not_stop_the_others(small_outputs, tmp_path, mon
     assert list(summary["pipelines"]) == ["identity(z)", "ms(z)", "dc(z)"]
 
 
-def test_one_damaged_calibrator_costs_one_pipeline(small_outputs, tmp_path):
-    protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ts(z)", "dc(z)"], repeats=1)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_damaged_calibrator_costs_one_pipeline(small_outputs, tmp_path, workers):
+    protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ts(z)", "dc(z)"], repeats=3)
     run_protocol(protocol, tmp_path, workers=0, display=False)
-    for name in ("ts(z)", "dc(z)"):
-        (layout.task_folder(tmp_path, 0, name) / layout.EVALUATION).unlink()
+    before = contents(tmp_path)
+    for repeat in range(3):
+        for name in ("ts(z)", "dc(z)"):
+            (layout.task_folder(tmp_path, repeat, name) / layout.EVALUATION).unlink()
     (layout.task_folder(tmp_path, 0, "dc(z)") / layout.CALIBRATOR).write_bytes(b"damaged")
-    summary = run_protocol(protocol, tmp_path, workers=0, display=False)
-    assert [f["pipeline"] for f in summary["failures"]] == ["dc(z)"]
+    summary = run_protocol(protocol, tmp_path, workers=workers, display=False)
+    assert [(f["repeat"], f["pipeline"]) for f in summary["failures"]] == [(0, "dc(z)")]
     assert "ts(z)" in summary["pipelines"]
+    after = contents(tmp_path)
+    others = [name for name in before if name.startswith("repeats/") and "0/dc-z/" not in name]
+    assert others
+    assert {name: after[name] for name in others} == {name: before[name] for name in others}
 
 
 def test_a_pass_serves_all_pipelines_of_a_pooling(small_outputs, finished, tmp_path):

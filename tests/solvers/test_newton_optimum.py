@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, fit_adam, regularization
+from lightning_calib.solvers.newton import SAMPLE_VALUES
 from tests.references.fitting import Problem, parameters_of
 from tests.solvers.synthetic import confused, draw, fresh, images
 
@@ -155,3 +156,11 @@ def test_recovers_from_a_sample_that_misleads():
     oracle = fit(fresh("ms"), logits, target).objective
     assert abs(solver.certificate.objective - oracle) < 1e-6
     assert np.all(np.diff(solver.certificate.history) <= 1e-9)
+
+
+def test_a_sample_drawn_anew_stays_within_its_memory():
+    solver = NewtonSolver(fresh("cdc"))
+    for _ in range(20):  # a fit of 240 passes
+        solver._resample()
+    assert solver.sample_size == SAMPLE_VALUES // 4**2
+    assert solver.survey.sampler.size == solver.sample_size
