@@ -16,6 +16,7 @@ DENSE_CLASSES, DENSE_ENTRIES = 40, 2**25
 STALL, ROUNDING = 1e-10, 1e-8
 
 FIRST_DAMPING, DAMPING_UP, DAMPING_DOWN, SMALLEST_DAMPING = 1e-4, 30.0, 0.1, 1e-9
+RESAMPLED_DAMPING = 1e-6  # at most, with a new sample: doubts about the old one no longer count
 INNER_STEPS = 12
 
 # Steps after which the Hessian is taken anew at the current point.
@@ -35,8 +36,9 @@ def hessian_at(model: SampleModel, theta: Tensor) -> Hessian:
 class ExpertFit:
     """State of one expert between passes.
 
-    The first trial point minimises the model of the sample, however far away. From there on the Hessian of the
-    sample, corrected by how the exact gradient changed along each step since (BFGS), gives Newton steps.
+    The first trial point minimises the model of the sample, however far away, and so does the next one after a
+    rejected step or with another sample. Elsewhere the Hessian of the sample, corrected by how the exact gradient
+    changed along each step since (BFGS), gives Newton steps.
 
     Args:
         theta: where it starts ``(P,)``.
@@ -52,6 +54,7 @@ class ExpertFit:
         self.value, self.loss, self.gradient_norm = math.inf, math.inf, math.inf
         self.data_gradient, self.gradient = torch.zeros_like(theta), torch.zeros_like(theta)
         self.damping, self.decrease, self.stalls = FIRST_DAMPING, math.inf, 0
+        self.explored = False  # whether the model's own minimum was tried
         self.base: Tensor | None = None  # where the Hessian was taken
         self.steps: list[Tensor] = []
         self.changes: list[Tensor] = []  # of the gradient, along each step
@@ -59,6 +62,9 @@ class ExpertFit:
     def take(self, model: SampleModel) -> None:
         """Go on with another sample; the Hessian is built from it at the next step."""
         self.model, self.base, self.steps, self.changes, self.hessian = model, None, [], [], None
+        self.explored = False
+        if math.isfinite(self.value):
+            self.damping = min(self.damping, RESAMPLED_DAMPING)
 
     def rest(self, identity_loss: float) -> None:
         """Keep the identity, for want of voxels."""
@@ -136,9 +142,11 @@ class ExpertFit:
             self.hessian.update(step, change)
 
     def _propose(self) -> None:
-        """The minimum of the model at first, then of the corrected quadratic."""
+        """The minimum of the model where that is new or a step was rejected, else of the corrected quadratic."""
         assert self.model is not None
-        if not math.isfinite(self.decrease) and self.base is None:
+        rejected = not math.isfinite(self.decrease)
+        if rejected or not self.explored:
+            self.explored, self.base = True, None
             self.model.anchor(self.theta, self.data_gradient, self.damping)
             self.trial = minimize(self.model, hessian_at, self.theta, INNER_STEPS)
             return

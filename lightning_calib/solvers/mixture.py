@@ -1,6 +1,7 @@
 """Fits of ensemble temperature scaling: four numbers under a simplex constraint, by SLSQP on streamed sums."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,10 +14,15 @@ from lightning_calib.calibrators import EnsembleTemperatureScaling, TemperatureS
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.newton import Batch, NewtonSolver, alone, run_newton
-from lightning_calib.solvers.stream import Chunk, Walk
+from lightning_calib.solvers.sample import Sample
+from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import Reduce
 
 Vector = NDArray[np.float64]
+
+IDENTITY = np.array([0.0, 1.0, 0.0, 0.0])  # log T and the weights of tempered, original and uniform
+
+SAMPLE_VOXELS = 2**16  # over all predicted classes
 
 # A component of weight 0 may exceed the mixture by this factor (e^60) in the gradient: SLSQP squares it.
 MAX_LOG_RATIO = 60.0
@@ -24,53 +30,44 @@ MAX_LOG_RATIO = 60.0
 # Weights that the search starts from. At 0 the slope of a weight can be astronomic (one voxel that is surely wrong is
 # enough), which tells SLSQP nothing about how far to go.
 _INSIDE = np.array([0.98, 0.01, 0.01])
+_AWAY = 0.003  # share of the centre that keeps a later start off the edges
 
 _BOUNDS = [(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
 
 
-def mixture_sums(chunk: Chunk, log_temperature: float, weights: Tensor) -> Tensor:
-    """Sum of ``-log q_y`` and its derivatives in ``(log T, w_1, w_2, w_3)``, float64 ``(5,)``.
+def mixture_terms(features: Tensor, position: Tensor, log_temperature: float, weights: Tensor) -> Tensor:
+    """``-log q_y`` of each voxel and its derivatives in ``(log T, w_1, w_2, w_3)``, float64 ``(5, m)``.
 
     Args:
-        chunk: voxels with the largest logit at 0.
+        features: logits ``(C, m)`` with the largest at 0.
+        position: place of the label ``(m,)``.
         log_temperature: ``log T``.
         weights: ``w (3,)``, float64.
     """
-    tempered = chunk.features / math.exp(log_temperature)
+    tempered = features / math.exp(log_temperature)
     log_probs = tempered.log_softmax(0)
-    own = chunk.position.unsqueeze(0)
+    own = position.unsqueeze(0)
     uniform = torch.full_like(log_probs[0], -math.log(len(log_probs)))
-    parts = torch.stack([log_probs.gather(0, own)[0], chunk.features.log_softmax(0).gather(0, own)[0], uniform])
+    parts = torch.stack([log_probs.gather(0, own)[0], features.log_softmax(0).gather(0, own)[0], uniform])
     parts = parts.double()  # (3, m)
     log_q = (parts + weights.to(parts.device).log().unsqueeze(1)).logsumexp(0)
     ratios = (parts - log_q).clamp(max=MAX_LOG_RATIO).exp()  # d log q / d w
     # d log S(z / T)_y / d log T = mean of z / T under S(z / T), less that of the label
     mean = (log_probs.exp() * tempered).sum(0) - tempered.gather(0, own)[0]
-    slope = weights[0] * (ratios[0] * mean.double()).sum()
-    return torch.cat([torch.stack([-log_q.sum(), -slope]), -ratios.sum(1)]).cpu()
+    slope = weights[0].to(parts.device) * ratios[0] * mean.double()
+    return -torch.cat([torch.stack([log_q, slope]), ratios])
 
 
-class MixtureObjective:
-    """Mean NLL of ETS with its gradient; each new point costs a pass over the data.
+class MixtureObjective(ABC):
+    """Mean NLL of ETS with its gradient; remembers the best point."""
 
-    Args:
-        calibrator: for the number of classes.
-        batches: logits, targets and case ids, as often as asked for.
-        ignore_index: label of voxels that do not count.
-        reduce: sums a float64 tensor over processes.
-    """
+    def __init__(self) -> None:
+        self.passes = 0
+        self.best, self.best_value = IDENTITY, math.inf
 
-    def __init__(
-        self,
-        calibrator: EnsembleTemperatureScaling,
-        batches: Iterable[Batch],
-        ignore_index: int | None,
-        reduce: Reduce = alone,
-    ) -> None:
-        self.batches, self.reduce = batches, reduce
-        self.walk = Walk(TemperatureScaling(calibrator.num_classes), ignore_index)
-        self.num_voxels, self.passes = 0, 0
-        self.best, self.best_value = np.array([0.0, 1.0, 0.0, 0.0]), math.inf
+    @abstractmethod
+    def mean(self, log_temperature: float, weights: Tensor) -> Tensor:
+        """Mean over the voxels of :func:`mixture_terms`, ``(5,)``."""
 
     def __call__(self, point: Vector) -> tuple[float, Vector]:
         """Value and gradient at ``(log T, w / sum(w))``; remembers the best point.
@@ -81,15 +78,8 @@ class MixtureObjective:
         positive = point[1:].clip(min=0)
         size = positive.sum()
         weights = torch.from_numpy(positive / size if size > 0 else _INSIDE)
-        total = torch.zeros(6, dtype=torch.float64)
-        for logits, target, _ in self.batches:
-            case_ids = ["batch"] * (1 if logits.ndim == 2 else len(logits))
-            for chunk in self.walk(logits, target, case_ids):
-                total[:5] += mixture_sums(chunk, float(point[0]), weights)
-                total[5] += len(chunk.target)
-        total = self.reduce(total).cpu()
-        self.num_voxels, self.passes = int(total[5]), self.passes + 1
-        mean = (total[:5] / total[5]).numpy()
+        mean = self.mean(float(point[0]), weights).numpy()
+        self.passes += 1
         if not np.isfinite(mean).all():
             raise ConvergenceError(f"the objective is {mean[0]} at log T, w = {point}; look for NaN in the logits")
         if mean[0] < self.best_value:
@@ -99,6 +89,50 @@ class MixtureObjective:
         return float(mean[0]), gradient
 
 
+class DataObjective(MixtureObjective):
+    """The objective over all voxels; each new point costs a pass over the data.
+
+    Args:
+        num_classes: number of classes.
+        batches: logits, targets and case ids, as often as asked for.
+        ignore_index: label of voxels that do not count.
+        reduce: sums a float64 tensor over processes.
+    """
+
+    def __init__(
+        self, num_classes: int, batches: Iterable[Batch], ignore_index: int | None, reduce: Reduce = alone
+    ) -> None:
+        super().__init__()
+        self.batches, self.reduce = batches, reduce
+        self.walk = Walk(TemperatureScaling(num_classes), ignore_index)
+        self.num_voxels = 0
+
+    def mean(self, log_temperature: float, weights: Tensor) -> Tensor:
+        """Mean over the voxels of all processes."""
+        total = torch.zeros(6, dtype=torch.float64)
+        for logits, target, _ in self.batches:
+            case_ids = ["batch"] * (1 if logits.ndim == 2 else len(logits))
+            for chunk in self.walk(logits, target, case_ids):
+                total[:5] += mixture_terms(chunk.features, chunk.position, log_temperature, weights).sum(1).cpu()
+                total[5] += len(chunk.target)
+        total = self.reduce(total).cpu()
+        self.num_voxels = int(total[5])
+        return total[:5] / total[5]
+
+
+class SampleObjective(MixtureObjective):
+    """The objective over a weighted sample, the same in every process; costs no pass."""
+
+    def __init__(self, sample: Sample) -> None:
+        super().__init__()
+        self.sample = sample
+
+    def mean(self, log_temperature: float, weights: Tensor) -> Tensor:
+        """Weighted mean over the sample."""
+        terms = mixture_terms(self.sample.features, self.sample.position, log_temperature, weights)
+        return terms @ self.sample.weight / self.sample.weight.sum()
+
+
 def fit_mixture(
     calibrator: EnsembleTemperatureScaling,
     batches: Iterable[Batch],
@@ -106,34 +140,42 @@ def fit_mixture(
     reduce: Reduce = alone,
     max_iterations: int = 100,
 ) -> Certificate:
-    """Fit ETS in place, from the identity and from the optimum of TS; the better end wins.
+    """Fit ETS in place.
+
+    A sample of the voxels says where to begin: SLSQP descends on it from the identity and from the optimum of TS, and
+    the better end is where the descent on all voxels starts.
 
     Args:
         calibrator: the calibrator.
         batches: a re-iterable of logits, targets and case ids.
         ignore_index: label of voxels that do not count.
         reduce: sums a float64 tensor over processes.
-        max_iterations: of SLSQP, for each start.
+        max_iterations: of SLSQP.
     """
     temperature = TemperatureScaling(calibrator.num_classes)
-    solver = NewtonSolver(temperature, ignore_index=ignore_index, min_voxels=0)
+    size = SAMPLE_VOXELS // calibrator.num_classes
+    solver = NewtonSolver(temperature, ignore_index=ignore_index, min_voxels=0, sample_size=size)
     scaling = run_newton(solver, batches, reduce)
-    objective = MixtureObjective(calibrator, batches, ignore_index, reduce)
-    scaled = np.array([float(temperature.log_temperature.detach()), 1.0, 0.0, 0.0])
-    ends = [_descend(objective, start, max_iterations) for start in (scaled, np.array([0.0, 1.0, 0.0, 0.0]))]
+    scaled = np.concatenate([[float(temperature.log_temperature.detach())], IDENTITY[1:]])
+    guess = SampleObjective(Sample.merge(solver.samples))
+    for start in (scaled, IDENTITY):
+        _descend(guess, start, _INSIDE, max_iterations)
+    objective = DataObjective(calibrator.num_classes, batches, ignore_index, reduce)
+    objective(scaled)  # no worse than TS
+    end = _descend(objective, guess.best, (1 - _AWAY) * guess.best[1:] + _AWAY / 3, max_iterations)
     with torch.no_grad():
         calibrator.log_temperature.fill_(float(objective.best[0]))
         calibrator.weights.copy_(torch.from_numpy(objective.best[1:]))
     calibrator.project_()
-    return _certify(objective, scaling, ends)
+    return _certify(objective, scaling, end)
 
 
-def _descend(objective: MixtureObjective, start: Vector, max_iterations: int) -> str:
-    """Run SLSQP from within the simplex; the objective remembers the best point. Returns how it ended."""
+def _descend(objective: MixtureObjective, start: Vector, weights: Vector, max_iterations: int) -> str:
+    """Run SLSQP with the start's temperature and these weights; the best point is remembered. Returns how it ended."""
     objective(start)
     result = minimize(
         objective,
-        np.concatenate([start[:1], _INSIDE]),
+        np.concatenate([start[:1], weights]),
         jac=True,
         method="SLSQP",
         bounds=_BOUNDS,
@@ -144,15 +186,15 @@ def _descend(objective: MixtureObjective, start: Vector, max_iterations: int) ->
     return "decrease" if result.status in (0, 8) else str(result.message)
 
 
-def _certify(objective: MixtureObjective, scaling: Certificate, ends: list[str]) -> Certificate:
-    """Facts of the fit; raises where no start converged."""
+def _certify(objective: DataObjective, scaling: Certificate, end: str) -> Certificate:
+    """Facts of the fit; raises where it did not converge."""
     weights, gradient = objective.best[1:], objective(objective.best)[1]
     # What a move of weight to one component would change; weights at 0 have no way down.
     free = np.where(weights > 0, np.abs(gradient[1:]), np.maximum(-gradient[1:], 0))
     certificate = Certificate(
         solver="slsqp",
-        converged="decrease" in ends,
-        reason=", ".join(sorted(set(ends))),
+        converged=end == "decrease",
+        reason=end,
         passes=objective.passes + scaling.passes,
         objective=objective.best_value,
         identity_objective=scaling.identity_objective,

@@ -23,7 +23,7 @@ Batch = tuple[Tensor, Tensor, Sequence[str] | None]
 TOLERANCE = 1e-6
 
 # A fit that takes this many passes was misled by its sample: it is drawn anew, up to this many times as large.
-RESAMPLE_PASSES, RESAMPLE_FACTOR = 12, 8
+RESAMPLE_PASSES, RESAMPLE_FACTOR = 6, 8
 MAX_PASSES = 200
 
 # Float64 values of the sample's features, over all predicted classes (64 MiB).
@@ -92,8 +92,8 @@ class NewtonSolver:
         )
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
         self.experts = [ExpertFit(theta, self.regularizer) for theta in start]
-        self.survey: Survey | None = self._new_survey()
         self.facts: Facts | None = None
+        self.survey: Survey | None = self._new_survey()
         self.samples: list[Sample] = []
         self.history: list[float] = []
         self.certificate: Certificate | None = None
@@ -176,7 +176,8 @@ class NewtonSolver:
 
     def _new_survey(self) -> Survey:
         """A survey for the next pass."""
-        return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size)
+        known = None if self.facts is None else self.facts.cells
+        return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size, known)
 
     def _begin_pass(self) -> None:
         """Empty sums at the trial points."""

@@ -16,9 +16,6 @@ from torch import Tensor
 from lightning_calib.solvers.stream import Chunk, case_hash
 from lightning_calib.solvers.sums import Reduce
 
-# Weight of a voxel without any doubt, against 1 for one in full doubt: it may get doubts at another temperature.
-CERTAIN_WEIGHT = 0.25
-
 # Bins of the histogram of u / w: BINS_PER_OCTAVE for each factor of 2 from 2^-42 to 2^8.
 BINS_PER_OCTAVE, LOWEST_OCTAVE, OCTAVES = 32, -42, 50
 
@@ -82,15 +79,15 @@ class Sampler:
         """Columns of the voxels kept so far."""
         return {name: column[: self.used] for name, column in self.table.items()}
 
-    def add(self, chunk: Chunk, winner: Tensor, doubt: Tensor) -> None:
+    def add(self, chunk: Chunk, winner: Tensor, weight: Tensor) -> None:
         """Offer the voxels of a chunk.
 
         Args:
             chunk: the voxels.
             winner: predicted class ``(m,)``.
-            doubt: from 0 (certain) to 1, ``(m,)``.
+            weight: how much a voxel matters ``(m,)``, positive.
         """
-        weight = (doubt.double().cpu() + CERTAIN_WEIGHT).clamp(max=1)
+        weight = weight.double().cpu()
         key = hashed_uniform(chunk.case_id, chunk.index.cpu()) / weight
         stratum = winner.cpu()
         chosen = (key < self.limit[stratum]).nonzero().squeeze(1)

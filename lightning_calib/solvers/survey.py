@@ -13,6 +13,9 @@ from lightning_calib.solvers.sums import Reduce
 # Share of voxels with the logits of their neighbour above which a region was probably never predicted.
 CONSTANT_SHARE = 0.01
 
+# Weight of a voxel without any doubt, against 1 for one in full doubt: it may get doubts at another temperature.
+CERTAIN_WEIGHT = 0.25
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -55,10 +58,14 @@ class Survey:
         num_experts: ``E``.
         num_classes: ``C``.
         sample_size: voxels to keep of each predicted class.
+        known: ``cells`` of an earlier survey; voxels that may be of a class with few are then drawn more often.
     """
 
-    def __init__(self, num_experts: int, num_classes: int, sample_size: int) -> None:
+    def __init__(self, num_experts: int, num_classes: int, sample_size: int, known: Tensor | None = None) -> None:
         self.num_experts = num_experts
+        self.rarity: Tensor | None = None  # (E, C): 1 for a class with a fair share of the expert's voxels
+        if known is not None:
+            self.rarity = known.sum(1, keepdim=True) / (num_classes * known.clamp(min=1))
         self.cells = torch.zeros(num_experts, num_classes, dtype=torch.float64)
         self.identity_loss = torch.zeros(num_experts, dtype=torch.float64)
         self.repeated = torch.zeros(1, dtype=torch.float64)
@@ -73,8 +80,13 @@ class Survey:
             self.identity_loss[expert] += loss[part].sum(dtype=torch.float64).cpu()
             self.cells[expert] += torch.bincount(chunk.target[part], minlength=self.cells.shape[1]).cpu()
         self.repeated += (logits[:, 1:] == logits[:, :-1]).all(0).sum().cpu()
-        doubt = 1 - log_probs.exp_().square_().sum(0)
-        self.sampler.add(chunk, self._stratum(chunk, logits), doubt)
+        probs = log_probs.exp_()
+        weight = 1 - probs.square().sum(0) + CERTAIN_WEIGHT
+        if self.rarity is not None:
+            for expert, part in chunk.experts:
+                rare = probs[:, part] * self.rarity[expert].to(probs).unsqueeze(1)
+                weight[part] = weight[part].maximum(rare.amax(0))
+        self.sampler.add(chunk, self._stratum(chunk, logits), weight)
 
     def finish(self, reduce: Reduce) -> tuple[Facts, list[Sample]]:
         """Facts and sample over all processes."""

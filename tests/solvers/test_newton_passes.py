@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_calib.solvers import NewtonSolver, fit, run_newton
-from lightning_calib.solvers.sample import Sampler, hashed_uniform
+from lightning_calib.solvers.sample import Sample, Sampler, hashed_uniform
 from lightning_calib.solvers.stream import Walk
+from lightning_calib.solvers.survey import Survey
 from tests.solvers.synthetic import confused, fresh
 
 NAMES = ["ts", "ms", "cdc", "cms_op"]
@@ -169,11 +170,39 @@ def test_sample_stands_for_all_voxels():
     for draw in range(10):
         sampler = Sampler(3, 200)
         for chunk in walk(logits, target, [f"0-{draw}", f"1-{draw}"]):
-            doubt = 1 - chunk.logits.softmax(0).square().sum(0)
-            sampler.add(chunk, winner[int(chunk.case_id[0])][chunk.index], doubt)
+            weight = 1.25 - chunk.logits.softmax(0).square().sum(0)
+            sampler.add(chunk, winner[int(chunk.case_id[0])][chunk.index], weight)
         for number, sample in enumerate(sampler.finish(lambda tensor: tensor)):
             assert 170 <= len(sample.weight) <= 200
             assert (sample.features.argmax(0) == number).all()
             shares.append(float(sample.weight.sum()) / int((winner == number).sum()))
     assert abs(np.mean(shares) - 1) < 0.05  # each within 0.07
     assert np.std(shares) > 0  # drawn anew
+
+
+def test_a_second_sample_takes_voxels_of_rare_classes_and_still_stands_for_all():
+    logits, _ = confused(num_classes=3, count=2, size=64)
+    target = logits.argmax(1)
+    logits[:, 2] -= 8  # few voxels may be of the last class, and fewer are
+    target[target == 2] = 0
+    target[0, :2, :2] = 2
+    logits[0, 2, :2, :2] = logits[0].amax(0)[:2, :2] - 0.5
+    first = Survey(1, 3, 100)
+    for chunk in Walk(fresh("ms", 3))(logits, target, ["0", "1"]):
+        first.add(chunk)
+    facts, _ = first.finish(lambda tensor: tensor)
+    assert facts.cells[0, 2] == 4
+    plain, informed, shares = 0, 0, []
+    for draw in range(10):
+        for known in (None, facts.cells):
+            survey = Survey(1, 3, 100, known)
+            for chunk in Walk(fresh("ms", 3))(logits, target, [f"0-{draw}", f"1-{draw}"]):
+                survey.add(chunk)
+            sample = Sample.merge(survey.finish(lambda tensor: tensor)[1])
+            found = int((sample.position == 2).sum())
+            plain, informed = plain + (known is None) * found, informed + (known is not None) * found
+            if known is not None:
+                shares.append(float(sample.weight.sum()) / target.numel())
+    assert informed == 40  # all four, every time
+    assert plain < 20
+    assert abs(np.mean(shares) - 1) < 0.1
