@@ -35,6 +35,7 @@ RUNS = {
         {"image_size": [32, 48], "crop_size": [32, 32], "block": 5},
     ),
     "massroads": (write_massroads, {"pool_size": 3, "crop_size": [32, 32]}),
+    "massroads_crops": (write_massroads, {"crop": 24, "crop_size": [32, 32], "val_fraction": 0.3}),
     "cityscapes": (write_cityscapes, {"crop_size": [32, 64], "val_fraction": 0.3}),
     "brats": (tiny_brats, {"patch_size": [16, 16, 16], "val_fraction": 0.3}),
     "hippocampus": (write_decathlon, {"patch_size": [16, 16, 16], "val_fraction": 0.3}),

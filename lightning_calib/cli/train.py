@@ -13,7 +13,7 @@ from jsonargparse import Namespace
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
 from lightning_calib.callbacks.outputs import StoreOutputs
@@ -29,6 +29,7 @@ from lightning_calib.cli.trainer import (
     SaveConfig,
     finish_loggers,
     place_loggers,
+    precision_note,
 )
 from lightning_calib.data.atomic import write_text
 from lightning_calib.data.base import SegmentationDataModule
@@ -173,6 +174,8 @@ class TrainCLI(LightningCLI):
         options: OutputOptions = self._get(self.config_init, "outputs")
         members = self.run.members(options.members)
         rank_zero_info(f"{datamodule.summary()}\n{len(members)} members of {self.run.path}")
+        if note := precision_note(self.trainer.precision):
+            rank_zero_warn(note)
         open_writer = partial(
             OutputWriter,
             place.outputs,

@@ -109,6 +109,21 @@ def place_loggers(loggers: Any, folder: Path) -> None:  # noqa: ANN401
             arguments.save_dir = str(folder / (arguments.save_dir or "."))
 
 
+def precision_note(precision: str) -> str | None:
+    """What outputs lose where networks compute in half precision; None where they do not.
+
+    Example:
+        >>> precision_note("bf16-mixed")
+        'precision bf16-mixed: stored logits keep 2 to 3 digits, and classes may tie; predict with 32-true to calibrate'
+        >>> precision_note("32-true") is None
+        True
+    """
+    if not precision.startswith(("16", "bf16", "transformer-engine")):
+        return None
+    digits = "3 digits" if precision.startswith("16") else "2 to 3 digits"
+    return f"precision {precision}: stored logits keep {digits}, and classes may tie; predict with 32-true to calibrate"
+
+
 def finish_loggers(trainer: Trainer) -> None:
     """Close W&B runs, which Lightning leaves open: their files are complete only then."""
     for logger in trainer.loggers:

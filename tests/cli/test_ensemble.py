@@ -4,6 +4,7 @@ import _thread
 import json
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -100,6 +101,15 @@ def test_time_left_counts_members_that_wait(tmp_path):
     assert display.left(total=5) == 40
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also where the tests were started in the background with that signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_members_too(tmp_path):
     code = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()} '); time.sleep(60)"
     pid_file = tmp_path / "0.json"

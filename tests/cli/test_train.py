@@ -151,6 +151,11 @@ def test_what_is_stored_is_chosen_by_options(run):
         train("predict", run)
 
 
+def test_half_precision_outputs_are_warned_about(run):
+    with pytest.warns(UserWarning, match="bf16-mixed: stored logits keep 2 to 3 digits"):
+        train("predict", run, "--trainer.precision", "bf16-mixed")
+
+
 def test_predict_needs_finished_members(run):
     (run.parent / "runs" / "tiny" / "members" / "1" / "finished.json").unlink()
     with pytest.raises(SystemExit, match=r"member\(s\) 1 .* have not finished.*train.py ensemble"):

@@ -69,6 +69,23 @@ def test_wrong_options_are_named(build, reason):
         build()
 
 
+def test_channels_last_changes_the_layout_and_nothing_else():
+    networks = []
+    for channels_last in (False, True):
+        torch.manual_seed(0)
+        network = SmpNetwork(encoder_name="mobilenet_v2", channels_last=channels_last)
+        networks.append(network.build(in_channels=3, num_classes=2, spatial_dims=2))
+    plain, last = (network.eval() for network in networks)
+    image = torch.randn(2, 3, 64, 64)
+    for parameter, other in zip(plain.parameters(), last.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+    wide = [p for p in last.parameters() if p.ndim == 4 and min(p.shape[1:]) > 1]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in wide)
+    torch.testing.assert_close(last(image), plain(image), rtol=1e-3, atol=1e-4)
+    last.load_state_dict(plain.state_dict())
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in wide)
+
+
 def test_equal_seeds_give_equal_weights():
     states = []
     for seed in (0, 0, 1):
