@@ -65,6 +65,34 @@ def confidence_figure(
     return figure
 
 
+def border_figure(
+    maps: Sequence[CaseMaps], class_names: Sequence[str], background: int | None, names: tuple[str, str]
+) -> Figure:
+    """Close-ups: truth, errors, and the confidence before and after with the true borders as lines; one row a case.
+
+    Args:
+        maps: close-ups of the cases.
+        class_names: names of the classes.
+        background: index of the background class, where there is one.
+        names: titles of the two confidence panels.
+    """
+    colours = class_colours(len(class_names), background)
+    with look():
+        figure, grid = _grid(maps, 4)
+        for row, case in zip(grid, maps, strict=True):
+            _labels(row[0], case.target, colours)
+            _labels(row[1], _errors(case), _rgb([BACKGROUND_COLOUR, VERMILLION]))
+            low = 1 / len(class_names)
+            images = [_scalar(row[2 + n], shown, SEQUENTIAL, low, 1.0) for n, shown in enumerate(_confidences(case))]
+            for axes in row[2:]:
+                _borders(axes, case.target)
+            row[0].set_ylabel(case.title, fontsize=8)
+        _titles(grid[0], ["truth", "errors (orange)", *names])
+        figure.colorbar(images[0], ax=grid[:, 2:].ravel().tolist(), label="confidence", shrink=0.8, aspect=30)
+        _legend(figure, class_names, colours)
+    return figure
+
+
 def flip_figure(maps: Sequence[CaseMaps], class_names: Sequence[str], background: int | None) -> Figure:
     """Truth, prediction before and after, and where they differ; one row a case."""
     colours = class_colours(len(class_names), background)
@@ -133,6 +161,12 @@ def _labels(axes: Axes, labels: Labels, colours: Floats) -> None:
     opaque = np.concatenate([colours, np.ones((len(colours), 1))], axis=1)
     axes.imshow(np.concatenate([opaque, np.zeros((1, 4))])[labels])  # IGNORED is -1: the last colour
     _bare(axes)
+
+
+def _borders(axes: Axes, target: Labels) -> None:
+    """Lines around the regions of every label but one, whose borders the others have drawn."""
+    for label in np.unique(target)[1:]:
+        axes.contour(target == label, levels=[0.5], colors=VERMILLION, linewidths=0.7)
 
 
 def _scalar(axes: Axes, values: Floats, colour_map: str, low: float, high: float) -> AxesImage:

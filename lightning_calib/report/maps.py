@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.local import LocalTemperatureScaling
 from lightning_calib.data.store import StoredCase
+from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import Pooling
 
@@ -19,6 +20,7 @@ Labels = NDArray[np.int64]
 
 IGNORED = -1
 MAX_SIDE = 256  # pixels of a map's longer side; larger planes are thinned out
+CLOSE_UP = 96  # pixels of a close-up's side
 UNCHANGED, HARMFUL, BENEFICIAL, NEUTRAL = range(4)
 
 
@@ -53,6 +55,11 @@ class CaseMaps:
         """The case, with the plane of a volume."""
         return self.case_id if self.plane is None else f"{self.case_id}, slice {self.plane}"
 
+    @property
+    def has_border(self) -> bool:
+        """Whether two true labels meet here."""
+        return len(np.unique(self.target[self.target != IGNORED])) > 1
+
 
 def busiest_plane(counted_foreground: Tensor) -> int:
     """Index along the first axis of the plane with most foreground.
@@ -73,14 +80,28 @@ def foreground(target: Tensor, background: int | None, ignore_index: int | None)
     return counted & (target != background)
 
 
+def busiest_window(border: Tensor, side: int) -> tuple[slice, slice]:
+    """The window of ``side x side`` pixels, or less where the plane is smaller, with most of a border ``(H, W)``.
+
+    Example:
+        >>> busiest_window(torch.tensor([[1, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.bool), 2)
+        (slice(1, 3, None), slice(2, 4, None))
+    """
+    height, width = (min(side, length) for length in border.shape)
+    share = torch.nn.functional.avg_pool2d(border.double()[None], (height, width), stride=1)[0]
+    top, left = divmod(int(share.argmax()), share.shape[1])
+    return slice(top, top + height), slice(left, left + width)
+
+
 @torch.no_grad()
-def case_maps(case: StoredCase, pooling: Pooling, calibrator: Calibrator) -> CaseMaps:
+def case_maps(case: StoredCase, pooling: Pooling, calibrator: Calibrator, close_up: int | None = None) -> CaseMaps:
     """Maps of one stored case under a pipeline; of a volume, the plane with most foreground.
 
     Args:
         case: the stored outputs.
         pooling: pooling of the pipeline.
         calibrator: its fitted calibrator.
+        close_up: show only the window of so many pixels a side that holds most of the true borders.
     """
     plane, target = _plane_and_target(case)
     pooled = case.pooled(pooling)[None]
@@ -90,6 +111,10 @@ def case_maps(case: StoredCase, pooling: Pooling, calibrator: Calibrator) -> Cas
     log_probs, raw = _cut(calibrator(seen), plane, at), _cut(seen, plane, at)
     local = isinstance(calibrator, LocalTemperatureScaling)
     temperature = _cut(calibrator.temperature(seen), plane, at)[0] if local else None  # type: ignore[operator]
+    if close_up is not None:
+        rows, columns = busiest_window(boundary(target, IGNORED), close_up)
+        target, raw, log_probs = (values[..., rows, columns] for values in (target, raw, log_probs))
+        temperature = None if temperature is None else temperature[rows, columns]
     before, after = winning_class(raw[None])[0], winning_class(log_probs[None])[0]
     ignored = target == IGNORED
     return CaseMaps(

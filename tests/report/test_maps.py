@@ -1,5 +1,7 @@
 """Maps show what the calibrator says about the stored voxels, plane by plane."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from lightning_calib.data.manifest import Member
 from lightning_calib.data.store import OutputStore
 from lightning_calib.data.writer import OutputWriter
 from lightning_calib.report import maps
+from lightning_calib.report.map_figures import border_figure
 from lightning_calib.report.maps import BENEFICIAL, HARMFUL, IGNORED, NEUTRAL, UNCHANGED, case_maps, free_energy
 
 CLASSES = ["back", "liver", "tumour"]
@@ -70,6 +73,12 @@ def test_ignored_voxels_are_blank_in_every_map(tmp_path):
     assert (shown.flips[:, 0] == UNCHANGED).all()
 
 
+def test_ignored_voxels_make_no_border(tmp_path):
+    shown = case_maps(write_case(tmp_path / "s", (6, 7), ignore_index=255), "p", disturbed("ms"))
+    assert shown.has_border
+    assert not replace(shown, target=np.where(shown.target == IGNORED, IGNORED, 1)).has_border
+
+
 def test_of_a_volume_the_plane_with_most_foreground_is_shown(tmp_path):
     case = write_case(tmp_path / "s", (5, 6, 7))
     plane = int(np.argmax([(case.target[k] != 0).sum() for k in range(5)]))
@@ -104,6 +113,43 @@ def test_large_images_are_thinned_without_losing_a_harmful_flip(tmp_path, monkey
     for row, column in np.argwhere(full.flips == HARMFUL):
         if row // 4 < 6 and column // 4 < 8:
             assert small.flips[row // 4, column // 4] == HARMFUL
+
+
+@pytest.mark.parametrize("name", ["ms", "lts_ti"])
+def test_a_close_up_is_the_part_of_the_map_with_most_true_borders(tmp_path, name):
+    case = write_case(tmp_path / "s", (13, 17), ignore_index=255)
+    calibrator = disturbed(name)
+    full, near = case_maps(case, "z", calibrator), case_maps(case, "z", calibrator, close_up=5)
+    padded = np.pad(full.target, 1, constant_values=IGNORED)
+    neighbours = np.stack([padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:]])
+    differ = (neighbours != full.target) & (neighbours != IGNORED) & (full.target != IGNORED)
+    border = differ.any(0)
+    length = {(i, j): border[i : i + 5, j : j + 5].sum() for i in range(9) for j in range(13)}
+    top, left = max(length, key=lambda place: length[place])
+    part = (slice(top, top + 5), slice(left, left + 5))
+    for field in ("target", "before", "after", "flips", "confidence_before", "confidence_after"):
+        np.testing.assert_array_equal(getattr(near, field), getattr(full, field)[part])
+    if name == "lts_ti":
+        np.testing.assert_array_equal(near.temperature, full.temperature[part])
+
+
+def test_a_close_up_of_a_small_plane_is_the_plane(tmp_path):
+    case = write_case(tmp_path / "s", (4, 9))
+    assert case_maps(case, "z", disturbed("ms"), close_up=6).target.shape == (4, 6)
+
+
+def test_close_ups_draw_the_true_borders_on_both_confidence_maps(tmp_path):
+    near = case_maps(write_case(tmp_path / "s", (13, 17)), "z", disturbed("ms"), close_up=8)
+    figure = border_figure([near], CLASSES, 0, ("before", "after"))
+    truth, errors, before, after = figure.axes[:4]
+    lines = [sum(len(contour.get_paths()[0].vertices) for contour in axes.collections) for axes in figure.axes[:4]]
+    assert lines[:2] == [0, 0]
+    assert lines[2] == lines[3] > 0
+    np.testing.assert_array_equal(before.images[0].get_array(), near.confidence_before)
+    np.testing.assert_array_equal(after.images[0].get_array(), near.confidence_after)
+    wrong = errors.images[0].get_array()
+    assert (wrong[near.before != near.target] == wrong[near.before != near.target][0]).all()
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in (truth, before)] == ["truth", "before"]
 
 
 def test_free_energy_is_that_of_the_mean_logits_on_valid_voxels(tmp_path):

@@ -8,8 +8,8 @@ from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.protocol.tables import CaseRow
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.inputs import Inputs, MissingInput
-from lightning_calib.report.map_figures import confidence_figure, energy_figure, flip_figure
-from lightning_calib.report.maps import IGNORED, CaseMaps, case_maps, free_energy
+from lightning_calib.report.map_figures import border_figure, confidence_figure, energy_figure, flip_figure
+from lightning_calib.report.maps import CLOSE_UP, IGNORED, CaseMaps, case_maps, free_energy
 from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Picture, Section
 
@@ -24,19 +24,29 @@ def confidences(inputs: Inputs) -> Section:
     if found is None:
         raise MissingInput(f"There is no fitted calibrator of {pipeline} in {inputs.results.folder}.")
     repeat, calibrator = found
-    maps = [case_maps(store[case], pipeline.pooling, calibrator) for case in spread_cases(inputs, repeat, pipeline)]
+    cases = spread_cases(inputs, repeat, pipeline)
+    maps = [case_maps(store[case], pipeline.pooling, calibrator) for case in cases]
     names, background = store.manifest.class_names, store.manifest.background
-    figure = confidence_figure(maps, names, background, ("confidence before", "confidence after"))
+    titles = ("confidence before", "confidence after")
     caption = (
         f"Test cases of repeat {repeat}, from the hardest (largest NLL without calibration) to the easiest. "
         f"Confidence before: {inputs.uncalibrated(pipeline)}; after: {pipeline}. "
         f"Good confidences are low where the errors are, and high elsewhere.{_blank_note(maps)}"
     )
+    pictures = [Picture("confidence", confidence_figure(maps, names, background, titles), caption, wide=True)]
+    bordered = [case for case, shown in zip(cases, maps, strict=True) if shown.has_border]
+    if bordered and max(maps[0].target.shape) > CLOSE_UP:
+        near = [case_maps(store[case], pipeline.pooling, calibrator, CLOSE_UP) for case in bordered]
+        close = (
+            f"The same cases where most borders are, {CLOSE_UP} pixels a side. Lines: the true borders. "
+            f"An honest model is in doubt along them, as far as it errs there."
+        )
+        pictures.append(Picture("borders", border_figure(near, names, background, titles), close, wide=True))
     return Section(
         "confidence-maps",
         "Confidence maps",
         "Where does the recommended pipeline take confidence back?",
-        pictures=(Picture("confidence", figure, caption, wide=True),),
+        pictures=tuple(pictures),
     )
 
 
