@@ -1,4 +1,6 @@
-"""How often a 95 % interval holds the truth, by simulation: ``python benchmarks/bootstrap_coverage.py``.
+"""How often a 95 % interval holds the truth, by simulation.
+
+python benchmarks/bootstrap_coverage.py [--pool 14] [--test 7]
 
 A pool of cases is drawn from a population; each repeat partitions it anew and tests on the same share of it, so
 that cases recur. The score of case i in repeat r is ``mu + c_i + f_r + e_ri``: the case's difficulty, skewed like
@@ -7,14 +9,14 @@ new fits. Two questions are asked: of a score itself, and of a paired difference
 the most part.
 """
 
-import sys
 import time
 
 import numpy as np
+from jsonargparse import auto_cli
 
 from lightning_calib.protocol.statistics import clustered_bootstrap, percentile_interval, two_level_bootstrap
 
-POOL, TEST, REPLICATES = 96, 58, 1000
+REPLICATES = 1000
 SITUATIONS = {  # deviations of case difficulty, luck of the fit, interaction
     "score, fits alike": (1.0, 0.05, 0.1),
     "score, fits differ": (1.0, 0.3, 0.1),
@@ -23,25 +25,29 @@ SITUATIONS = {  # deviations of case difficulty, luck of the fit, interaction
 }
 
 
-def simulate(rng: np.random.Generator, repeats: int, deviations: tuple[float, float, float]) -> tuple:
+def simulate(
+    rng: np.random.Generator, pool: int, test: int, repeats: int, deviations: tuple[float, float, float]
+) -> tuple:
     """Scores and case names of all repeats; the truth is 0."""
     case, fit, interaction = deviations
-    difficulty = case * (rng.standard_gamma(2.0, POOL) - 2.0) / np.sqrt(2.0)
+    difficulty = case * (rng.standard_gamma(2.0, pool) - 2.0) / np.sqrt(2.0)
     tables, names = [], []
     for _ in range(repeats):
-        chosen = np.sort(rng.permutation(POOL)[:TEST])
-        noise = interaction * rng.standard_normal(TEST)
+        chosen = np.sort(rng.permutation(pool)[:test])
+        noise = interaction * rng.standard_normal(test)
         tables.append((difficulty[chosen] + fit * rng.standard_normal() + noise)[:, None])
         names.append([str(n) for n in chosen])
     return tables, names
 
 
-def coverage(repeats: int, deviations: tuple[float, float, float], simulations: int) -> tuple[float, ...]:
+def coverage(
+    pool: int, test: int, repeats: int, deviations: tuple[float, float, float], simulations: int
+) -> tuple[float, ...]:
     """Shares of the intervals that hold the truth: two-level, by case, by case and repeat."""
     rng = np.random.default_rng(0)
     held = np.zeros(3)
     for seed in range(simulations):
-        tables, names = simulate(rng, repeats, deviations)
+        tables, names = simulate(rng, pool, test, repeats, deviations)
         for n, replicates in enumerate(
             (
                 two_level_bootstrap(tables, REPLICATES, seed),
@@ -54,17 +60,31 @@ def coverage(repeats: int, deviations: tuple[float, float, float], simulations: 
     return tuple(held / simulations)
 
 
-def main(simulations: int = 400) -> None:
+def main(
+    pool: int = 96,
+    test: int = 58,
+    repeats: list[int] = [1, 3, 5, 10],  # noqa: B006  # jsonargparse shows it
+    simulations: int = 400,
+) -> None:
+    """Print the table.
+
+    Args:
+        pool: cases of the pool set, or groups of them where groups are drawn as wholes.
+        test: how many of them a repeat tests on.
+        repeats: numbers of repeats.
+        simulations: simulated experiments of each kind.
+    """
     started = time.perf_counter()
     error = 100 * np.sqrt(0.95 * 0.05 / simulations)
     print(f"coverage of nominal 95 % intervals, {simulations} simulations each (standard error {error:.1f} points)")
     print(f"{'situation':28s}{'R':>4s}{'two-level':>12s}{'by case':>12s}{'by case and repeat':>22s}")
     for name, deviations in SITUATIONS.items():
-        for repeats in (1, 3, 5, 10):
-            two_level, by_case, crossed = (100 * share for share in coverage(repeats, deviations, simulations))
-            print(f"{name:28s}{repeats:4d}{two_level:10.1f} %{by_case:10.1f} %{crossed:20.1f} %", flush=True)
+        for count in repeats:
+            shares = coverage(pool, test, count, deviations, simulations)
+            two_level, by_case, crossed = (100 * share for share in shares)
+            print(f"{name:28s}{count:4d}{two_level:10.1f} %{by_case:10.1f} %{crossed:20.1f} %", flush=True)
     print(f"{time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":
-    main(*(int(text) for text in sys.argv[1:]))
+    auto_cli(main, as_positional=False)
