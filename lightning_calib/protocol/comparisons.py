@@ -141,7 +141,7 @@ def _draft(
 ) -> Comparison:
     tables = [np.asarray(part, dtype=np.float64)[:, None] for part in parts]
     estimate = point_estimate(tables)
-    two_level = two_level_bootstrap(tables, replicates, seed)
+    two_level = two_level_bootstrap(tables, replicates, seed, names)
     by_case = clustered_bootstrap(tables, names, replicates, seed)
     drawn = by_case[~np.isnan(by_case)]
     return Comparison(

@@ -15,7 +15,6 @@ from lightning_calib.protocol.statistics import (
     clustered_bootstrap,
     intervals,
     point_estimate,
-    two_level_bootstrap,
 )
 
 Preserve = Literal["order", "argmax", "none"]
@@ -77,7 +76,6 @@ def recommend(
     preserve: Preserve = "order",
     translation_invariant: bool = True,
     replicates: int = PAIRED_REPLICATES,
-    seed: int = 0,
 ) -> Recommendation:
     """Choose by ``val`` NLL among the pipelines that keep what is asked for.
 
@@ -86,7 +84,6 @@ def recommend(
         preserve: ``order``, ``argmax`` or ``none``: what of the pooled ranking must stay.
         translation_invariant: whether shifts of the logits must not matter.
         replicates: bootstrap replicates for intervals and noise.
-        seed: seed of the draws.
 
     Raises:
         ValueError: if no pipeline with results in all repeats is eligible.
@@ -113,9 +110,9 @@ def recommend(
         val_nll={name: means[name] for name in ranked},
         chosen=chosen,
         votes=Counter(chosen)[ranked[0]],
-        test=_test_scores(results, ranked[0], replicates, seed),
+        test=_test_scores(results, ranked[0], replicates),
         best=best,
-        regret=_interval(regrets, replicates, seed),
+        regret=results.intervals(regrets, results.repeats, replicates)[0],
         within_noise=_within_noise(results, tables, names, ranked[0], replicates),
     )
 
@@ -127,15 +124,10 @@ def _validation(results: Results, names: list[str]) -> dict[str, list[float]]:
     return {name: [fit["val_nll"] for fit in found if fit] for name, found in fits.items()}
 
 
-def _test_scores(results: Results, name: str, replicates: int, seed: int) -> dict[str, Interval]:
+def _test_scores(results: Results, name: str, replicates: int) -> dict[str, Interval]:
     scores = {metric: results.scores(name, metric) for metric in _SCORES}
     tables = [np.stack([scores[metric][r] for metric in _SCORES], axis=1) for r in results.repeats]
-    found = intervals(point_estimate(tables), two_level_bootstrap(tables, replicates, seed))
-    return dict(zip(_SCORES, found, strict=True))
-
-
-def _interval(tables: list[Floats], replicates: int, seed: int) -> Interval:
-    return intervals(point_estimate(tables), two_level_bootstrap(tables, replicates, seed))[0]
+    return dict(zip(_SCORES, results.intervals(tables, results.repeats, replicates), strict=True))
 
 
 def _within_noise(results: Results, tables: list[Floats], names: list[str], pick: str, replicates: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Typed reading of what a calibration run left on disk."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from lightning_calib.calibrators.storage import load_calibrator
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
 from lightning_calib.protocol import layout
+from lightning_calib.protocol.statistics import REPLICATES, Interval, intervals, point_estimate, two_level_bootstrap
 from lightning_calib.protocol.tables import BINS, BandRow, BinRow, CaseRow, CurveRow, read_rows
 
 Floats = NDArray[np.float64]
@@ -117,11 +119,31 @@ class Results:
         """Ids of the test cases of a repeat, sorted."""
         return tuple(sorted(self.split(repeat)["test"]))
 
-    def clusters(self, repeat: int) -> list[str]:
-        """What each test case of a repeat is drawn with: its group in a group-aware run, else itself."""
+    @cached_property
+    def groups(self) -> dict[str, str]:
+        """Groups of cases in a group-aware run; empty in others."""
         path = self.folder / layout.GROUPS
         groups: dict[str, str] = layout.read_json(path) if path.is_file() else {}
-        return [groups.get(case, case) for case in self.test_cases(repeat)]
+        return groups
+
+    def clusters(self, repeat: int) -> list[str]:
+        """What each test case of a repeat is drawn with: its group in a group-aware run, else itself."""
+        return [self.groups.get(case, case) for case in self.test_cases(repeat)]
+
+    def intervals(
+        self, tables: Sequence[Floats], repeats: Sequence[int], replicates: int = REPLICATES
+    ) -> list[Interval]:
+        """Means of scores with two-level 95 % intervals; groups are drawn as wholes.
+
+        Args:
+            tables: for each of the repeats, scores ``(cases, K)`` of its test cases by id; NaN where a case has none.
+            repeats: which repeats these are.
+            replicates: bootstrap replicates.
+        """
+        clusters = [self.clusters(r) for r in repeats]
+        return intervals(
+            point_estimate(tables), two_level_bootstrap(tables, replicates, self.settings["seed"], clusters)
+        )
 
     def bin_table(self, repeat: int, pipeline: str, num_bins: int = BINS) -> BinTable:
         """Reliability table of a repeat's pooled test voxels; ``num_bins`` divides 600."""

@@ -53,15 +53,23 @@ def point_estimate(tables: Sequence[Floats]) -> Floats:
     return np.asarray(means[0])
 
 
-def two_level_bootstrap(tables: Sequence[Floats], replicates: int = REPLICATES, seed: int = 0) -> Floats:
+def two_level_bootstrap(
+    tables: Sequence[Floats],
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    clusters: Sequence[Sequence[str]] | None = None,
+) -> Floats:
     """Bootstrap distribution of the estimate: repeats are drawn first, then cases within each drawn repeat.
 
-    A repeat that is drawn twice gets two independent draws of its cases (Efron & Tibshirani 1994).
+    A repeat that is drawn twice gets two independent draws of its cases (Efron & Tibshirani 1994). Cases of one group
+    are drawn together: they are alike, and a group counts as one observation.
 
     Args:
         tables: one array ``(n_r, K)`` a repeat, with ``K`` scores a case; NaN where a case has no score.
         replicates: number ``B`` of replicates.
         seed: seed of the draws; the same seed gives the same draws whatever ``K``.
+        clusters: for each repeat the names of its ``n_r`` rows, equal names are drawn together; None draws each case
+            by itself.
 
     Returns:
         ``(B, K)``.
@@ -71,15 +79,20 @@ def two_level_bootstrap(tables: Sequence[Floats], replicates: int = REPLICATES, 
         >>> replicates = two_level_bootstrap(tables, replicates=500, seed=0)
         >>> replicates.shape, bool(abs(replicates.mean() - 4.0) < 0.1)
         ((500, 1), True)
+        >>> grouped = two_level_bootstrap(tables, replicates=500, seed=0, clusters=[list("aaaabbbb")] * 2)
+        >>> bool(grouped.std() > 1.5 * replicates.std())
+        True
     """
-    _check(tables)
+    _check(tables, clusters)
+    names = [range(len(table)) for table in tables] if clusters is None else clusters
+    numbers = [_numbered(own) for own in names]
     rng = np.random.default_rng(seed)
     drawn = rng.integers(len(tables), size=(replicates, len(tables)))
     means = np.empty((len(tables), replicates, tables[0].shape[1]))
     for slot in range(len(tables)):
         for repeat, table in enumerate(tables):
             chosen = np.flatnonzero(drawn[:, slot] == repeat)
-            means[slot, chosen] = _case_means(rng, table, len(chosen))
+            means[slot, chosen] = _case_means(rng, table, numbers[repeat], len(chosen))
     return _mean_over(means)
 
 
@@ -111,7 +124,7 @@ def clustered_bootstrap(
         >>> clustered_bootstrap(tables, [["a", "b"], ["a", "c"]], replicates=100).shape
         (100, 1)
     """
-    _check(tables)
+    _check(tables, clusters)
     names = sorted({name for rows in clusters for name in rows})
     number = {name: n for n, name in enumerate(names)}
     rows = [np.array([number[name] for name in part]) for part in clusters]
@@ -150,7 +163,7 @@ def intervals(estimate: Floats, replicates: Floats, level: float = LEVEL) -> lis
     return [Interval(float(m), float(a), float(b)) for m, a, b in zip(estimate, low, high, strict=True)]
 
 
-def _check(tables: Sequence[Floats]) -> None:
+def _check(tables: Sequence[Floats], clusters: Sequence[Sequence[str]] | None) -> None:
     if not tables:
         raise ValueError("a bootstrap needs the scores of one repeat or more, got none")
     for repeat, table in enumerate(tables):
@@ -160,6 +173,15 @@ def _check(tables: Sequence[Floats]) -> None:
             )
         if not len(table):
             raise ValueError(f"repeat {repeat} has no test cases to resample; leave it out or evaluate it")
+    rows = [len(table) for table in tables]
+    if clusters is not None and rows != (named := [len(names) for names in clusters]):
+        raise ValueError(f"clusters name {named} cases by repeat, the tables have {rows}; give one name a case")
+
+
+def _numbered(names: Sequence[str | int]) -> NDArray[np.intp]:
+    """Numbers of the clusters of a repeat's cases ``(n,)``, from 0 in the order of their first case."""
+    number: dict[str | int, int] = {}
+    return np.array([number.setdefault(name, len(number)) for name in names], dtype=np.intp)
 
 
 def _pieces(replicates: int, cases: int) -> list[int]:
@@ -176,9 +198,11 @@ def _multiplicities(rng: np.random.Generator, replicates: int, cases: int) -> Fl
     return counts.reshape(replicates, cases).astype(np.float64)
 
 
-def _case_means(rng: np.random.Generator, table: Floats, replicates: int) -> Floats:
-    """Means of a repeat's cases drawn with replacement ``(B, K)``."""
-    parts = [_weighted(_multiplicities(rng, size, len(table)), table) for size in _pieces(replicates, len(table))]
+def _case_means(rng: np.random.Generator, table: Floats, cluster: NDArray[np.intp], replicates: int) -> Floats:
+    """Means ``(B, K)`` of a repeat's cases, whose clusters ``(n,)`` are drawn with replacement."""
+    count = int(cluster.max()) + 1
+    drawn = (_multiplicities(rng, size, count) for size in _pieces(replicates, len(table)))
+    parts = [_weighted(times[:, cluster], table) for times in drawn]
     return np.concatenate(parts) if parts else np.empty((0, table.shape[1]))
 
 

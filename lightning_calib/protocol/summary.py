@@ -13,7 +13,7 @@ from lightning_calib.protocol import layout
 from lightning_calib.protocol.comparisons import COMPARED, MATCHED_PAIRS, Comparison, compare
 from lightning_calib.protocol.recommend import Preserve, eligible, recommend
 from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.statistics import Floats, Interval, intervals, point_estimate, two_level_bootstrap
+from lightning_calib.protocol.statistics import Floats, Interval
 from lightning_calib.protocol.tables import BandRow, BinRow, CaseRow, read_rows, write_rows
 
 SCORES = ("nll", "dice", "ece", "ba_ece", "brier", "flip")
@@ -63,7 +63,7 @@ def summarize(results: Results) -> dict[str, Any]:
 
 
 def main_scores(results: Results, names: list[str]) -> dict[str, dict[str, Interval]]:
-    """Means with two-level 95 % intervals of every pipeline and case-wise metric.
+    """Means with two-level 95 % intervals of every pipeline and case-wise metric; groups are drawn as wholes.
 
     Pipelines with the same repeats share their draws. One with a missing repeat has what is left.
     """
@@ -74,7 +74,7 @@ def main_scores(results: Results, names: list[str]) -> dict[str, dict[str, Inter
     found: dict[str, dict[str, Interval]] = {}
     for repeats, members in groups.items():
         tables = [_score_table(results, members, r) for r in repeats]
-        columns = iter(intervals(point_estimate(tables), two_level_bootstrap(tables, seed=_seed(results))))
+        columns = iter(results.intervals(tables, repeats))
         found |= {name: {metric: next(columns) for metric in SCORES} for name in members}
     return found
 
@@ -135,7 +135,7 @@ def paired_comparisons(results: Results, keys: Sequence[tuple[str, str, str, str
             before, after = results.scores(reference, metric), results.scores(candidate, metric)
             differences[key] = [after[r] - before[r] for r in shared]
             cases[key] = [results.clusters(r) for r in shared]
-    return compare(differences, cases, seed=_seed(results))
+    return compare(differences, cases, seed=int(results.settings["seed"]))
 
 
 def _recommendations(results: Results) -> dict[str, Any]:
@@ -143,10 +143,6 @@ def _recommendations(results: Results) -> dict[str, Any]:
     missing = {name for _, name in results.missing}
     complete = tuple(name for name in results.pipelines if name not in missing)
     return {
-        preserve: asdict(recommend(results, preserve, seed=_seed(results))) if eligible(complete, preserve) else None
+        preserve: asdict(recommend(results, preserve)) if eligible(complete, preserve) else None
         for preserve in get_args(Preserve)
     }
-
-
-def _seed(results: Results) -> int:
-    return int(results.settings["seed"])

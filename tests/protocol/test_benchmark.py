@@ -10,6 +10,7 @@ from lightning_calib.protocol import benchmark, layout
 from lightning_calib.protocol.benchmark import evaluate_job, pending_evaluations, run_protocol
 from lightning_calib.protocol.plan import Protocol, Task
 from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.statistics import percentile_interval, two_level_bootstrap
 from tests.protocol.settings import NAMES, small_protocol
 from tests.protocol.synthetic import write_outputs
 
@@ -123,6 +124,10 @@ def test_groups_stay_together_and_are_drawn_together(small_outputs, tmp_path):
     assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
     assert results.clusters(0) == [protocol.store.groups[case] for case in results.test_cases(0)]
     assert len(set(results.clusters(0))) < len(results.clusters(0))
+    values = results.scores("ts(z)", "nll")[0][:, None]
+    drawn = percentile_interval(two_level_bootstrap([values], seed=protocol.seed, clusters=[results.clusters(0)]))
+    found = results.summary["pipelines"]["ts(z)"]["metrics"]["nll"]
+    assert (found["low"], found["high"]) == pytest.approx((drawn[0][0], drawn[1][0]), rel=1e-9)
     run_protocol(small_protocol(small_outputs, pipelines=["ts(z)"], repeats=1), tmp_path, workers=0, display=False)
     again = Results.open(tmp_path)
     assert again.clusters(0) == list(again.test_cases(0))

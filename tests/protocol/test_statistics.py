@@ -62,6 +62,27 @@ def test_the_replicates_agree_with_plain_loops(undefined):
     assert stats.ks_2samp(ours, slow).pvalue > 1e-3
 
 
+def test_groups_are_drawn_as_wholes_within_repeats():
+    """Groups of unequal size, in mixed order, against plain loops; cases apart would give half the spread."""
+    names = [list("aabbbacccdd"), list("abcabcabcdddd"), list("aaaabbbbc")]
+    levels = {"a": 0.0, "b": 1.0, "c": 3.0, "d": -1.0}
+    parts = [part + [levels[name] for name in own] for part, own in zip(columns(), names, strict=True)]
+    parts[1][2] = np.nan
+    ours = two_level_bootstrap(tables(parts), 6000, seed=8, clusters=names)[:, 0]
+    slow = two_level_loop(parts, 6000, seed=9, names=names)
+    assert stats.ks_2samp(ours, slow).pvalue > 1e-3
+    assert ours.std() == pytest.approx(slow.std(), rel=0.05)
+    assert ours.std() > 1.3 * two_level_bootstrap(tables(parts), 6000, seed=8).std()
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_groups_of_one_case_change_nothing(seed):
+    parts = tables(columns(seed=seed))
+    names = [[f"case{n}" for n in np.random.default_rng(seed).permutation(len(part))] for part in parts]
+    grouped, plain = two_level_bootstrap(parts, 50, seed, names), two_level_bootstrap(parts, 50, seed)
+    np.testing.assert_array_equal(grouped, plain)
+
+
 def test_clustered_replicates_agree_with_plain_loops():
     parts = columns(sizes=(8, 8, 8))
     rng = np.random.default_rng(0)
@@ -152,6 +173,9 @@ def test_bad_tables_are_refused_by_name():
         two_level_bootstrap([np.ones((3, 1)), np.ones((0, 1))])
     with pytest.raises(ValueError, match=r"repeat 1 has scores of shape \(3, 2\)"):
         two_level_bootstrap([np.ones((3, 1)), np.ones((3, 2))])
+    for bootstrap in (two_level_bootstrap, clustered_bootstrap):
+        with pytest.raises(ValueError, match=r"clusters name \[2\] cases by repeat, the tables have \[3\]"):
+            bootstrap([np.ones((3, 1))], clusters=[["a", "b"]])
 
 
 def test_the_papers_largest_table_takes_seconds():

@@ -5,15 +5,20 @@ from itertools import product
 import numpy as np
 
 
-def two_level_loop(columns, replicates, seed):
-    """Draw repeats, then cases within each drawn repeat; one replicate at a time."""
+def two_level_loop(columns, replicates, seed, names=None):
+    """Draw repeats, then cases, or groups of them by name, within each drawn repeat; one replicate at a time."""
     rng = np.random.default_rng(seed)
+    names = names or [range(len(column)) for column in columns]
+    groups = [
+        [[v for v, other in zip(column, own, strict=True) if other == name] for name in set(own)]
+        for column, own in zip(columns, names, strict=True)
+    ]
     means = []
     for _ in range(replicates):
         slots = []
         for _ in columns:
-            values = columns[rng.integers(len(columns))]
-            drawn = [values[rng.integers(len(values))] for _ in values]
+            held = groups[rng.integers(len(columns))]
+            drawn = [value for _ in held for value in held[rng.integers(len(held))]]
             kept = [value for value in drawn if not np.isnan(value)]
             if kept:
                 slots.append(sum(kept) / len(kept))

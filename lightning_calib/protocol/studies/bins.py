@@ -12,7 +12,6 @@ from scipy.stats import kendalltau
 
 from lightning_calib.functional.statistics import image_statistics
 from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.statistics import intervals, point_estimate, two_level_bootstrap
 from lightning_calib.protocol.studies.base import PAPER_SUBSET, Pass, Pipelines, Study, StudyError
 from lightning_calib.protocol.tables import BINS
 
@@ -68,8 +67,7 @@ def run_bins(
     jobs = study.passes(names, sorted(ece_bins))
     rows = study.tabulate(jobs, partial(ece_rows, study, tuple(ece_bins)), EceRow)
     study.save("cases.csv", rows, EceRow)
-    seed = int(study.results.settings["seed"])
-    summary = [summarize_ece(rows, name, bins, seed) for bins in ece_bins for name in names]
+    summary = [summarize_ece(study.results, rows, name, bins) for bins in ece_bins for name in names]
     summary += [summarize_ace(study.results, name, bins) for bins in ace_bins for name in names]
     study.save("bins.csv", summary, BinningRow)
     return study.write({"pipelines": list(names), **{m: asdict(rank_stability(summary, m)) for m in ("ece", "ace")}})
@@ -89,12 +87,12 @@ def ece_rows(study: Study, num_bins: Sequence[int], job: Pass) -> list[EceRow]:
     return rows
 
 
-def summarize_ece(rows: Sequence[EceRow], pipeline: str, bins: int, seed: int = 0) -> BinningRow:
+def summarize_ece(results: Results, rows: Sequence[EceRow], pipeline: str, bins: int) -> BinningRow:
     """Mean over cases and repeats with its two-level interval."""
-    mine = [row for row in rows if row.pipeline == pipeline and row.bins == bins]
-    repeats = sorted({row.repeat for row in mine})
-    tables = [np.array([[row.ece] for row in mine if row.repeat == repeat]) for repeat in repeats]
-    (found,) = intervals(point_estimate(tables), two_level_bootstrap(tables, seed=seed))
+    mine = {(row.repeat, row.case): row.ece for row in rows if row.pipeline == pipeline and row.bins == bins}
+    repeats = sorted({repeat for repeat, _ in mine})
+    tables = [np.array([[mine[r, case]] for case in results.test_cases(r)]) for r in repeats]
+    (found,) = results.intervals(tables, repeats)
     return BinningRow("ece", bins, pipeline, found.mean, found.low, found.high)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.experts import winning_class
-from lightning_calib.protocol.statistics import Floats, intervals, point_estimate, two_level_bootstrap
+from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.statistics import Floats
 from lightning_calib.protocol.studies.base import Pass, Pipelines, Study, read_cases
 
 NAME = "flips"
@@ -85,8 +86,7 @@ def run_flips(study: Study, pipelines: Pipelines | None = None) -> dict[str, Any
     names = () if pipelines is None and not flipping else study.names(pipelines, flipping)
     rows = study.tabulate(study.passes(names, str(BANDS)), partial(flip_rows, study), FlipRow)
     study.save("cases.csv", rows, FlipRow)
-    seed = int(results.settings["seed"])
-    bands = [row for name in names for row in summarize(rows, name, seed)]
+    bands = [row for name in names for row in summarize(results, rows, name)]
     study.save("bands.csv", bands, BandFlips)
     audits = {name: audit([row for row in rows if row.pipeline == name]) for name in names}
     return study.write({"pipelines": list(names), "bands": [str(edge) for edge in BANDS], "audit": audits})
@@ -142,13 +142,13 @@ def audit(rows: Sequence[FlipRow]) -> dict[str, Any]:
     return {**counts, "worst": [{"case": case, "repeat": repeat} for case, repeat in named.items()]}
 
 
-def summarize(rows: Sequence[FlipRow], pipeline: str, seed: int = 0) -> list[BandFlips]:
+def summarize(results: Results, rows: Sequence[FlipRow], pipeline: str) -> list[BandFlips]:
     """One row a band that has voxels."""
     mine = [row for row in rows if row.pipeline == pipeline]
     voxels, flips = sum(row.voxels for row in mine), sum(row.flips for row in mine)
     repeats = sorted({row.repeat for row in mine})
-    tables = [_rates([row for row in mine if row.repeat == repeat]) for repeat in repeats]
-    bounds = intervals(point_estimate(tables), two_level_bootstrap(tables, seed=seed))
+    tables = [_rates([row for row in mine if row.repeat == r], results.test_cases(r)) for r in repeats]
+    bounds = results.intervals(tables, repeats)
     found = []
     for band, rate in enumerate(bounds):
         here = [row for row in mine if row.band == band]
@@ -160,9 +160,9 @@ def summarize(rows: Sequence[FlipRow], pipeline: str, seed: int = 0) -> list[Ban
     return found
 
 
-def _rates(rows: Sequence[FlipRow]) -> Floats:
+def _rates(rows: Sequence[FlipRow], cases: Sequence[str]) -> Floats:
     """Flip rates of a repeat ``(cases, bands)``; NaN where a case has no voxel in a band."""
-    places = {case: n for n, case in enumerate(sorted({row.case for row in rows}))}
+    places = {case: n for n, case in enumerate(cases)}
     rates = np.full((len(places), len(BANDS) - 1), np.nan)
     for row in rows:
         rates[places[row.case], row.band] = row.flips / row.voxels

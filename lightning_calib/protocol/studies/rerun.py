@@ -66,9 +66,8 @@ def save_changes(
     Returns:
         What failed, in words.
     """
-    seed = int(study.results.settings["seed"])
     scores = [row for size in settings for row in score_rows(str(size), found[size], names)]
-    deltas = [row for size in settings for row in change_rows(str(size), found[reference], found[size], names, seed)]
+    deltas = [row for size in settings for row in change_rows(str(size), found[reference], found[size], names)]
     study.save("scores.csv", scores, ScoreRow)
     study.save("deltas.csv", deltas, ScoreRow)
     return [f"{n}: {f.pipeline}, repeat {f.repeat}" for n, held in found.items() for f in held.failures]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.statistics import Floats, intervals, point_estimate, two_level_bootstrap
+from lightning_calib.protocol.statistics import Floats
 from lightning_calib.protocol.summary import SCORES, main_scores
 
 
@@ -42,7 +42,7 @@ def score_rows(setting: str, results: Results, names: Sequence[str]) -> list[Sco
     return rows
 
 
-def change_rows(setting: str, before: Results, after: Results, names: Sequence[str], seed: int = 0) -> list[ScoreRow]:
+def change_rows(setting: str, before: Results, after: Results, names: Sequence[str]) -> list[ScoreRow]:
     """How much every score of some pipelines changed, paired by test case, with intervals.
 
     Args:
@@ -50,7 +50,6 @@ def change_rows(setting: str, before: Results, after: Results, names: Sequence[s
         before: results that it is measured from.
         after: results under the setting, on the same test cases.
         names: the pipelines.
-        seed: seed of the bootstrap.
     """
     rows = []
     for name in names:
@@ -58,8 +57,8 @@ def change_rows(setting: str, before: Results, after: Results, names: Sequence[s
         if not shared:
             continue
         tables = [score_array(after, r, name) - score_array(before, r, name) for r in shared]
-        found = intervals(point_estimate(tables), two_level_bootstrap(tables, seed=seed))
-        rows += [ScoreRow(setting, name, m, *asdict(value).values()) for m, value in zip(SCORES, found, strict=True)]
+        found = zip(SCORES, before.intervals(tables, shared), strict=True)
+        rows += [ScoreRow(setting, name, metric, *asdict(value).values()) for metric, value in found]
         aces = [after.average_calibration_error(r, name) - before.average_calibration_error(r, name) for r in shared]
         rows.append(ScoreRow(setting, name, "ace", float(np.mean(aces)), min(aces), max(aces)))
     return rows

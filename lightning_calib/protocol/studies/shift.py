@@ -137,14 +137,13 @@ def _hash(study: Study, job: ShiftJob, name: str) -> str:
 
 
 def _summarize(study: Study, stores: Mapping[str, Path], names: Sequence[str]) -> dict[str, Any]:
-    seed = int(study.results.settings["seed"])
     rows, changes = score_rows(CLEAN, study.results, names), list[ScoreRow]()
     comparisons: dict[str, Any] = {}
     for images in stores:
         join_tables(study.folder / images)
         results = Results.open(study.folder / images)
         rows += score_rows(images, results, names)
-        changes += change_rows(images, study.results, results, names, seed)
+        changes += change_rows(images, study.results, results, names)
         comparisons[images] = [asdict(comparison) for comparison in matched_comparisons(results)]
     study.save("scores.csv", rows, ScoreRow)
     study.save("degradation.csv", changes, ScoreRow)

@@ -6,13 +6,7 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.protocol.statistics import (
-    PAIRED_REPLICATES,
-    Interval,
-    intervals,
-    point_estimate,
-    two_level_bootstrap,
-)
+from lightning_calib.protocol.statistics import PAIRED_REPLICATES, Interval
 from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs
@@ -55,8 +49,7 @@ def _gain(inputs: Inputs, name: str, column: Column) -> dict[str, Any] | None:
         return None
     before, after = (inputs.results.scores(pipeline, column.key) for pipeline in (baseline, name))
     tables = [np.stack([before[r], after[r], after[r] - before[r]], axis=1) for r in shared]
-    found = intervals(point_estimate(tables), two_level_bootstrap(tables, PAIRED_REPLICATES))
-    return _told_gain(column, *found)
+    return _told_gain(column, *inputs.results.intervals(tables, shared, PAIRED_REPLICATES))
 
 
 def _told_gain(column: Column, before: Interval, after: Interval, change: Interval) -> dict[str, Any]:
