@@ -125,15 +125,16 @@ PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values()
 ALL_PIPELINES: tuple[str, ...] = ("identity(p0)", *(f"{c}({p})" for c in CALIBRATORS for p in ("p", "z")))
 
 
-def expand_pipelines(names: list[str]) -> list[PipelineName]:
-    """Pipelines of a list that may hold the words ``paper`` and ``all``; each once, in order.
+def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
+    """Pipelines of a list, or of a text with commas, that may hold ``paper`` and ``all``; each once, in order.
 
     Example:
-        >>> [str(name) for name in expand_pipelines(["ts(z)", "ms(z)", "ts(z)"])]
+        >>> [str(name) for name in expand_pipelines("ts(z), ms(z), ts(z)")]
         ['ts(z)', 'ms(z)']
         >>> len(expand_pipelines(["paper"]))
         19
     """
     groups = {"paper": PAPER_PIPELINES, "all": ALL_PIPELINES}
-    expanded = [name for text in names for name in groups.get(text, (text,))]
+    listed = [text.strip() for text in (names.split(",") if isinstance(names, str) else names)]
+    expanded = [name for text in listed if text for name in groups.get(text, (text,))]
     return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))

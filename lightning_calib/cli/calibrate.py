@@ -13,6 +13,7 @@ from pytorch_lightning import Trainer
 
 from lightning_calib.cli.apply import apply
 from lightning_calib.cli.audit import audit
+from lightning_calib.cli.compare import compare
 from lightning_calib.cli.deploy import deploy
 from lightning_calib.cli.doctor import doctor
 from lightning_calib.cli.evaluate import evaluate
@@ -35,6 +36,7 @@ TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
 COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "run": run,
     "recommend": recommend,
+    "compare": compare,
     "report": report,
     "evaluate": evaluate,
     "fit": fit,

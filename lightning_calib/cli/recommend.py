@@ -22,7 +22,7 @@ def recommend(
         json: print the recommendation as JSON.
     """
     results = Results.open(calibration)
-    found = choose(results, preserve, translation_invariant, seed=int(results.settings["seed"]))
+    found = choose(results, preserve, translation_invariant)
     if json:
         print(json_format.dumps(plain(asdict(found), digits=10)))
     else:

@@ -100,8 +100,7 @@ class Protocol:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the pipelines, each once, in the order of the table."""
-        listed = self.pipelines.split(",") if isinstance(self.pipelines, str) else self.pipelines
-        return tuple(str(name) for name in expand_pipelines([text.strip() for text in listed if text.strip()]))
+        return tuple(str(name) for name in expand_pipelines(self.pipelines))
 
     @cached_property
     def store(self) -> OutputStore:

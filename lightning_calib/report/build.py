@@ -57,7 +57,7 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
         table = inputs.table
     except (ResultsError, KeyError):
         return
-    comparisons = comparison_table(inputs)
+    comparisons = comparison_table(inputs.results.summary["comparisons"])
     write_text(destination / "comparisons.md", comparisons.to_markdown())
     write_text(destination / "comparisons.tex", comparisons.to_latex())
     write_text(destination / "table.md", to_markdown(table))

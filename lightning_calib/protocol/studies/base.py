@@ -86,8 +86,7 @@ class Study:
         if pipelines is None:
             wanted = [name for name in default if name in held] or held
         else:
-            listed = pipelines.split(",") if isinstance(pipelines, str) else pipelines
-            wanted = [str(name) for name in expand_pipelines([text.strip() for text in listed if text.strip()])]
+            wanted = [str(name) for name in expand_pipelines(pipelines)]
         if strange := [name for name in wanted if name not in held]:
             raise StudyError(
                 f"{', '.join(strange)}: no fits in {self.calibration}; it has {', '.join(held) or 'none at all'}. "

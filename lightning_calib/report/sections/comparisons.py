@@ -1,5 +1,6 @@
 """The section on matched pairs: what translation invariance and decision preservation gain or cost."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ def comparisons(inputs: Inputs) -> Section:
     )
 
 
-def comparison_table(inputs: Inputs) -> StudyTable:
-    """The same pairs as a table for files."""
-    found = (_comparison_row(entry) for entry in inputs.results.summary["comparisons"])
+def comparison_table(entries: Iterable[dict[str, Any]]) -> StudyTable:
+    """Comparisons, as dictionaries with the fields of ``Comparison``, as a table for files and terminals."""
+    found = (_comparison_row(entry) for entry in entries)
     rows = [
         [
             f"{row['reference']} \N{RIGHTWARDS ARROW} {row['candidate']}",

@@ -1,0 +1,58 @@
+"""``calibrate.py compare``: is one pipeline better than another, or is that noise?"""
+
+import json as json_format
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
+from lightning_calib.protocol.layout import plain
+from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.studies.base import Pipelines
+from lightning_calib.protocol.summary import paired_comparisons
+from lightning_calib.report.sections.comparisons import comparison_table
+
+Metric = Literal["nll", "dice", "ece", "ba_ece", "brier", "flip"]
+FAMILY = "chosen pairs"
+
+
+def compare(
+    calibration: Path,
+    candidates: Pipelines | None = None,
+    reference: str | None = None,
+    metrics: list[Metric] = ["nll", "dice", "ece", "ba_ece"],  # noqa: B006  # never changed
+    json: bool = False,
+) -> int:
+    """Compare pipelines of a run with a reference, case by case, with intervals and verdicts.
+
+    Holm's correction covers all comparisons that are asked for together: ask for those you care about.
+
+    Args:
+        calibration: folder that calibrate.py run wrote, such as runs/camvid/calibration.
+        candidates: pipelines to compare, as a list or parted by commas; by default all of the run.
+        reference: what each is compared with; by default the uncalibrated ensemble, pooled as the candidate is.
+        metrics: what is compared.
+        json: print the comparisons as JSON.
+    """
+    results = Results.open(calibration)
+    pairs = _pairs(results, candidates, reference)
+    keys = [(FAMILY, *pair, metric) for pair in pairs for metric in metrics]
+    entries = [asdict(found) for found in paired_comparisons(results, keys)]
+    if not entries:
+        raise ValueError(f"no two of these pipelines have scores in a common repeat of {calibration}; run them again")
+    told = plain(entries, digits=10)
+    print(json_format.dumps(told) if json else comparison_table(told).to_markdown(), end="\n" if json else "")
+    return 0
+
+
+def _pairs(results: Results, candidates: Pipelines | None, reference: str | None) -> list[tuple[str, str]]:
+    """References and candidates, all of them in the run; a pipeline is not compared with itself."""
+    chosen = expand_pipelines(",".join(results.pipelines) if candidates is None else candidates)
+    fixed = None if reference is None else str(PipelineName.parse(reference))
+    pairs = [(fixed or f"identity({name.pooling})", str(name)) for name in chosen]
+    if strange := {name for pair in pairs for name in pair} - set(results.pipelines):
+        raise ValueError(
+            f"{', '.join(sorted(strange))}: not in {results.folder}, which has {', '.join(results.pipelines)}; "
+            "fit them with `calibrate.py run`, or choose another --reference"
+        )
+    return [(before, after) for before, after in pairs if before != after]
