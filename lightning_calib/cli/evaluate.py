@@ -2,7 +2,7 @@
 
 import json as json_format
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from pytorch_lightning import Trainer
 
@@ -11,7 +11,8 @@ from lightning_calib.cli.fitted import TRAINER, find_split
 from lightning_calib.data.store import OutputStore
 from lightning_calib.data.stored import Outside, StoredOutputsDataModule
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.protocol.layout import write_json
+from lightning_calib.metrics import MeanIoU
+from lightning_calib.protocol.layout import plain, write_json
 from lightning_calib.tasks.calibration import CalibrationTask
 
 Scores = dict[str, float]
@@ -53,21 +54,27 @@ def evaluate(
     stored = StoredOutputsDataModule(
         store, pooling or fitted_pooling(calibrator), cal=case_ids, val=0, test=0, outside=outside, cache=cache
     )
-    calibrated, uncalibrated = (score(each, stored, trainer) for each in (module, Identity(module.num_classes)))
+    found = [score(each, stored, trainer) for each in (module, Identity(module.num_classes))]
+    (calibrated, ious), (uncalibrated, plain_ious) = found
     facts = {"calibrator": str(calibrator), "outputs": str(outputs), "part": part, "cases": len(case_ids)}
     facts |= {"scores": calibrated, "uncalibrated": uncalibrated}
+    facts |= {"class_iou": ious, "uncalibrated_class_iou": plain_ious}
     if trainer.is_global_zero:
         path = destination or calibrator.parent / f"scores-{part}.json"
         write_json(path, facts)
-        print(json_format.dumps(facts) if json else table(calibrated, uncalibrated) + f"\n{path}")
+        tables = [table("score", calibrated, uncalibrated), table("IoU of class", ious, plain_ious)]
+        print(json_format.dumps(plain(facts)) if json else "\n\n".join([*tables, str(path)]))
     return 0
 
 
-def score(calibrator: Calibrator, data: StoredOutputsDataModule, trainer: Trainer) -> Scores:
-    """Scores over the cases of ``cal``, which here are the ones to judge on."""
+def score(calibrator: Calibrator, data: StoredOutputsDataModule, trainer: Trainer) -> tuple[Scores, Scores]:
+    """Scores, and IoU by class name, over the cases of ``cal``, which here are the ones to judge on."""
     task = CalibrationTask(calibrator, data.num_classes, data.spatial_dims, data.ignore_index, data.background)
     (found,) = trainer.test(task, data.case_dataloader("cal", distances=True), verbose=False)
-    return {name.removeprefix("test/"): value for name, value in found.items()}
+    ious = cast(MeanIoU, task.scores["miou"]).per_class().tolist()
+    names = data.store.manifest.class_names
+    scores = {name.removeprefix("test/"): found[name] for name in sorted(found)}
+    return scores, dict(zip(names, ious, strict=True))
 
 
 def fitted_pooling(calibrator: Path) -> Pooling:
@@ -78,7 +85,8 @@ def fitted_pooling(calibrator: Path) -> Pooling:
     return PipelineName.parse(fitted["pipeline"]).pooling
 
 
-def table(calibrated: Scores, uncalibrated: Scores) -> str:
+def table(title: str, calibrated: Scores, uncalibrated: Scores) -> str:
     """Two columns of scores."""
-    lines = [f"{'score':<20}{'calibrated':>12}{'uncalibrated':>14}"]
-    return "\n".join([*lines, *(f"{n:<20}{calibrated[n]:>12.5f}{uncalibrated[n]:>14.5f}" for n in sorted(calibrated))])
+    width = max(20, 1 + max(map(len, calibrated)))
+    rows = [f"{name:<{width}}{value:>12.5f}{uncalibrated[name]:>14.5f}" for name, value in calibrated.items()]
+    return "\n".join([f"{title:<{width}}{'calibrated':>12}{'uncalibrated':>14}", *rows])

@@ -54,8 +54,24 @@ def mean_iou(counts: Tensor, include_background: bool = True, background: int = 
         >>> mean_iou(torch.tensor([[5, 5, 6], [2, 3, 2]]), include_background=False)
         tensor(0.6667, dtype=torch.float64)
     """
-    agree, predicted, labelled = _foreground(counts, include_background, background).double().unbind(dim=-1)
-    return (agree / (predicted + labelled - agree)).nanmean(dim=-1)
+    return class_iou(_foreground(counts, include_background, background)).nanmean(dim=-1)
+
+
+def class_iou(counts: Tensor) -> Tensor:
+    """Intersection over union of each class; NaN for one that is neither in the target nor predicted.
+
+    Args:
+        counts: ``(..., C, 3)`` from :func:`class_counts`.
+
+    Returns:
+        float64 ``(..., C)``.
+
+    Example:
+        >>> class_iou(torch.tensor([[4, 5, 4], [2, 3, 2], [0, 0, 0]])).tolist()
+        [0.8, 0.6666666666666666, nan]
+    """
+    agree, predicted, labelled = counts.double().unbind(dim=-1)
+    return agree / (predicted + labelled - agree)
 
 
 def _foreground(counts: Tensor, include_background: bool, background: int) -> Tensor:

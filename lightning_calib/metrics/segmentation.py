@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from lightning_calib.functional.averages import Average
-from lightning_calib.functional.overlap import dice, mean_iou
+from lightning_calib.functional.overlap import class_iou, dice, mean_iou
 from lightning_calib.metrics.shared import SharedMetric, Tables
 
 
@@ -104,6 +104,8 @@ class MeanIoU(OverlapMetric):
         >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]).log()
         >>> metric(log_probs, torch.tensor([0, 1, 1]))
         tensor(0.5000, dtype=torch.float64)
+        >>> metric.per_class()
+        tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
     def __init__(
@@ -115,6 +117,14 @@ class MeanIoU(OverlapMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(include_background, background, ignore_index, average, **kwargs)
+
+    def per_class(self) -> Tensor:
+        """IoU of every class ``(C,)``, gathered over processes; NaN for one that occurs nowhere."""
+        images = self._gathered()
+        if not images.names:
+            raise ValueError("there are no classes yet: update() first")
+        counts = self._tables(images.counts, images.sums).classes
+        return class_iou(counts.sum(dim=0, keepdim=True) if self.average == "pool" else counts).nanmean(dim=0)
 
     def _table_scores(self, tables: Tables) -> Tensor:
         return mean_iou(tables.classes, self.include_background, self.background)

@@ -100,11 +100,11 @@ class CalibrationTask(LightningModule):
         self.certificate: Certificate | None = None
         self.selection = Selection()
         self._resumed: dict[str, Any] | None = None
-        self.configure_metrics(num_classes, background)
+        self.configure_metrics(background)
 
-    def configure_metrics(self, num_classes: int, background: int | None) -> None:
+    def configure_metrics(self, background: int | None) -> None:
         """Scores of the test set."""
-        self.scores = calibration_scores(num_classes, self.ignore_index, background)
+        self.scores = calibration_scores(self.ignore_index, background)
         self.energy = FreeEnergySpread(ignore_index=self.ignore_index)
 
     @property

@@ -17,18 +17,17 @@ from lightning_calib.metrics import (
 )
 
 
-def calibration_scores(num_classes: int, ignore_index: int | None, background: int | None) -> MetricCollection:
+def calibration_scores(ignore_index: int | None, background: int | None) -> MetricCollection:
     """All metrics that take ``log_probs`` and ``target``.
 
     ``update(log_probs, target, case_ids=..., reference=pooled logits, distance=boundary distances)``.
 
     Args:
-        num_classes: number of classes.
         ignore_index: label of voxels that count nowhere.
         background: class that Dice and IoU leave out; None to average over all classes.
 
     Example:
-        >>> sorted(calibration_scores(3, None, None))
+        >>> sorted(calibration_scores(None, None))
         ['ace', 'ba_ece', 'brier', 'classwise_ece', 'dice', 'ece', 'flip', 'mce', 'miou', 'nll', 'space']
     """
     classes = (background is None, background or 0)
@@ -43,7 +42,7 @@ def calibration_scores(num_classes: int, ignore_index: int | None, background: i
             "ba_ece": BoundaryAwareCalibrationError(ignore_index=ignore_index),
             "brier": BrierScore(ignore_index=ignore_index),
             "flip": FlipRate(ignore_index=ignore_index),
-            "classwise_ece": ClasswiseCalibrationError(num_classes, ignore_index=ignore_index),
+            "classwise_ece": ClasswiseCalibrationError(ignore_index=ignore_index),
             "space": SPACE(ignore_index=ignore_index),
         }
     )

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -56,6 +57,16 @@ def test_fit_then_evaluate(outputs, capsys):
     assert printed["scores"]["nll"] == pytest.approx(torch.stack(case_nll).mean().item(), abs=1e-6)
     assert printed["scores"]["nll"] < printed["uncalibrated"]["nll"]
     assert printed["scores"]["flip"] == 0
+    assert list(printed["class_iou"]) == data.class_names
+    for number, name in enumerate(data.class_names):
+        pairs = [(logits.argmax(1), target) for logits, target, _ in data.batches("test")]
+        found, true = (
+            torch.cat([(each == number)[target != 255] for each, target in chosen])
+            for chosen in (pairs, [(target, target) for _, target in pairs])
+        )
+        assert printed["class_iou"][name] == pytest.approx(float((found & true).sum() / (found | true).sum()))
+    assert printed["class_iou"] == printed["uncalibrated_class_iou"]
+    assert np.mean(list(printed["class_iou"].values())) == pytest.approx(printed["scores"]["miou"], abs=1e-6)
 
 
 def test_search(outputs, tmp_path, capsys):

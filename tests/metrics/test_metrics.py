@@ -90,6 +90,20 @@ def test_a_case_counts_once_and_contradictions_are_refused(batch):
         metric.compute()
 
 
+def test_every_class_has_its_iou():
+    """Two images; class 2 is in neither target nor prediction."""
+    log_probs = torch.tensor([[[0.6, 0.6, 0.1, 0.3]], [[0.3, 0.3, 0.8, 0.6]], [[0.1, 0.1, 0.1, 0.1]]]).log()
+    log_probs = log_probs.permute(1, 0, 2).repeat(2, 1, 1)  # predicts 0 0 1 1, twice
+    target = torch.tensor([[0, 1, 1, 1], [0, 0, IGNORE, 0]])
+    for average, expected in (("pool", [3 / 5, 2 / 4]), ("image", [(1 / 2 + 2 / 3) / 2, (2 / 3 + 0) / 2])):
+        metric = M.MeanIoU(ignore_index=IGNORE, average=average)
+        with pytest.raises(ValueError, match="update"):
+            metric.per_class()
+        metric.update(log_probs, target, ["a", "b"])
+        assert metric.per_class()[:2].tolist() == pytest.approx(expected)
+        assert math.isnan(metric.per_class()[2])
+
+
 def test_images_without_names_are_all_kept(batch):
     log_probs, target, _ = batch
     metric = M.NegativeLogLikelihood(ignore_index=IGNORE)

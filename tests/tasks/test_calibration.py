@@ -11,6 +11,7 @@ from lightning_calib.calibrators import CALIBRATORS, build
 from lightning_calib.data.stored import StoredOutputsDataModule
 from lightning_calib.solvers.fit import fit
 from lightning_calib.tasks.calibration import CalibrationTask
+from tests.references import metrics as oracle
 from tests.stores import write_store
 
 SILENT = {
@@ -159,6 +160,15 @@ def test_test_logs_every_score(store):
     assert scores["test/flip"] == 0
     per_case = [slow_case_nll(task.calibrator, logits, target) for logits, target, _ in data.batches("test")]
     assert scores["test/nll"] == pytest.approx(np.mean(per_case), abs=1e-6)
+    images = [
+        oracle.voxels_of(task(logits).detach()[0], target[0], data.ignore_index)
+        for logits, target, _ in data.batches("test")
+    ]
+    assert scores["test/ece"] == pytest.approx(np.mean([oracle.ece(v, 50) for v in images]), abs=1e-6)
+    assert scores["test/mce"] == pytest.approx(oracle.mce([v for image in images for v in image], 15), abs=1e-6)
+    assert scores["test/classwise_ece"] == pytest.approx(
+        np.mean([oracle.classwise_ece(v, 50) for v in images]), abs=1e-6
+    )
 
 
 def slow_case_nll(calibrator, logits, target):
