@@ -22,8 +22,9 @@ Batch = tuple[Tensor, Tensor, Sequence[str] | None]
 
 TOLERANCE = 1e-6
 
-# A fit that takes this many passes was misled by its sample: it is drawn anew, up to this many times as large.
-RESAMPLE_PASSES, RESAMPLE_FACTOR = 6, 8
+# A fit that takes this many passes was misled by its sample: it is drawn anew, up to this many times as large. One
+# whose gradient is within this factor of the tolerance will soon be done, unless it takes three times as many.
+RESAMPLE_PASSES, RESAMPLE_FACTOR, NEARLY_DONE = 6, 8, 100
 MAX_PASSES = 200
 
 # Float64 values of the sample's features, over all predicted classes (64 MiB).
@@ -163,9 +164,13 @@ class NewtonSolver:
         if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
             self._finish()
             return
-        if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES:
+        if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
             self._resample()
         self._begin_pass()
+
+    def _misled(self) -> bool:
+        """Whether the fit takes so long that its sample must be a bad one."""
+        return self.gradient_norm > NEARLY_DONE * self.tolerance or self.passes >= 3 * RESAMPLE_PASSES
 
     def _resample(self) -> None:
         """Have the next pass draw a larger sample, unless its features would take more than 64 MiB."""
