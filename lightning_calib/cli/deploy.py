@@ -37,7 +37,7 @@ def deploy(
         json: print what was written as JSON.
     """
     results = Results.open(calibration)
-    name = pipeline or choose(results, preserve, seed=int(results.settings["seed"])).pipeline
+    name = pipeline or choose(results, preserve).pipeline
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"
     written = write_deployment(results, store, folder, name, cases, repeat, networks)
