@@ -19,16 +19,27 @@ from lightning_calib.protocol.studies.flips import run_flips
 from lightning_calib.protocol.studies.offsets import run_offsets
 from lightning_calib.protocol.studies.properties import run_properties
 from lightning_calib.protocol.studies.reliability import run_reliability
+from lightning_calib.protocol.studies.selection import run_selection
 from lightning_calib.protocol.studies.shift import run_shift
 from lightning_calib.report.build import build_report
 
 StudyName = Literal[
-    "claims", "reliability", "properties", "flips", "bins", "offsets", "shift", "calibration_size", "ensemble_size"
+    "claims",
+    "selection",
+    "reliability",
+    "properties",
+    "flips",
+    "bins",
+    "offsets",
+    "shift",
+    "calibration_size",
+    "ensemble_size",
 ]
 
 # Quick ones first: an interrupted reproduction has most of the paper.
 _STUDIES: dict[StudyName, Callable[[Study], dict[str, Any]]] = {
     "claims": run_claims,
+    "selection": run_selection,
     "reliability": run_reliability,
     "properties": run_properties,
     "flips": run_flips,

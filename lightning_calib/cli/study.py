@@ -17,6 +17,7 @@ from lightning_calib.protocol.studies.flips import run_flips
 from lightning_calib.protocol.studies.offsets import run_offsets
 from lightning_calib.protocol.studies.properties import CASES, run_properties
 from lightning_calib.protocol.studies.reliability import BINS, run_reliability
+from lightning_calib.protocol.studies.selection import run_selection
 from lightning_calib.protocol.studies.shift import run_shift
 from lightning_calib.protocol.studies.subsets import run_subsets
 from lightning_calib.report.build import build_report
@@ -104,6 +105,17 @@ def shift(stores: dict[str, Path] | None = None, pipelines: Pipelines | None = N
     """
     options = StudyOptions(**common)
     options.make("shift", lambda study: run_shift(study, stores, pipelines))
+    return 0
+
+
+def selection(pipelines: Pipelines | None = None, **common: Any) -> int:
+    """Compare what val promised of each fit with what test brought.
+
+    Args:
+        pipelines: which to look at; by default all of the run.
+        **common: see StudyOptions.
+    """
+    StudyOptions(**common).make("selection", lambda study: run_selection(study, pipelines), _selection_told)
     return 0
 
 
@@ -222,6 +234,15 @@ def _claims_told(facts: Facts) -> str:
     )
 
 
+def _selection_told(facts: Facts) -> str:
+    rows = (
+        f"{e['pipeline']:<12} promised {e['promised']:+.4f}, brought {e['brought']:+.4f}, "
+        f"worse than none in {e['lost']} of {e['repeats']} repeats"
+        for e in facts["pipelines"]
+    )
+    return "\n".join(["change of NLL against no calibration, on val and on test:", *rows])
+
+
 def _bins_told(facts: Facts) -> str:
     return "\n".join(
         f"{m.upper()} ranking: {facts[m]['verdict']} (smallest tau {facts[m]['smallest_tau']:.2f})"
@@ -241,6 +262,7 @@ STUDIES: dict[str, Any] = {
     "ensemble_size": ensemble_size,
     "calibration_size": calibration_size,
     "bins": bins,
+    "selection": selection,
     "shift": shift,
     "subsets": subsets,
     "flips": flips,

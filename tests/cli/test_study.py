@@ -62,12 +62,12 @@ def test_every_study_has_its_section(run):
         Shapes(num_train=1, num_val=1, num_pool=1).splits.pool[0]
     )
     Image.fromarray(image).save(run / "outputs-strong" / "example.png")
-    for name in ("claims", "offsets", "shift", "flips", "properties"):
+    for name in ("claims", "selection", "offsets", "shift", "flips", "properties"):
         assert study(run, name, "--report", "false") == 0
     assert study(run, "subsets", "--report", "false", "--subsets", '{"all": "*"}') == 0
     assert study(run, "reliability") == 0
     page = (run / "report" / "index.html").read_text()
-    for key in ("claims", "offsets", "shift", "subsets", "flips", "properties", "reliability"):
+    for key in ("claims", "selection", "offsets", "shift", "subsets", "flips", "properties", "reliability"):
         assert f'<section id="study-{key}">' in page
     assert "could not be read" not in page
     figures = {path.stem for path in (run / "report" / "figures").iterdir()}

@@ -6,7 +6,18 @@ from pathlib import Path
 from lightning_calib.data.atomic import write_text
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section
-from lightning_calib.report.studies import bins, claims, flips, offsets, properties, reliability, shift, sizes, subsets
+from lightning_calib.report.studies import (
+    bins,
+    claims,
+    flips,
+    offsets,
+    properties,
+    reliability,
+    selection,
+    shift,
+    sizes,
+    subsets,
+)
 from lightning_calib.report.studies.read import is_done
 
 Entry = tuple[str, str, Callable[[Inputs], Section]]
@@ -15,6 +26,7 @@ Entry = tuple[str, str, Callable[[Inputs], Section]]
 STUDY_SECTIONS: dict[str, Entry] = {
     "claims": (claims.KEY, claims.TITLE, claims.claims),
     "reliability": (reliability.KEY, reliability.TITLE, reliability.reliability),
+    "selection": (selection.KEY, selection.TITLE, selection.selection),
     "shift": (shift.KEY, shift.TITLE, shift.shift),
     "subsets": (subsets.KEY, subsets.TITLE, subsets.subsets),
     "properties": (properties.KEY, properties.TITLE, properties.properties),
@@ -28,7 +40,7 @@ STUDY_SECTIONS: dict[str, Entry] = {
 # Names of all figures that the sections above may have.
 STUDY_FIGURES = (
     *("reliability-paper", "corruptions", "shift", "offsets", "offset-maps", "flip-bands", "flip-worst"),
-    *("calibration-size", "ensemble-size", "bins-ece", "bins-ace"),
+    *("calibration-size", "ensemble-size", "bins-ece", "bins-ace", "selection"),
 )
 
 
