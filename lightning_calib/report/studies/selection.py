@@ -63,7 +63,8 @@ def selection_figure(rows: Sequence[SelectionRow]) -> Figure:
             )
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.9)
         axes.axhline(0, color=INK, linewidth=0.9, linestyle=":")
-        for row in sorted(rows, key=lambda row: row.promised - row.brought)[:_NAMED]:
+        broken = sorted((row for row in rows if row.brought > row.promised), key=lambda row: row.promised - row.brought)
+        for row in broken[:_NAMED]:
             axes.annotate(
                 row.pipeline, (row.promised, row.brought), (4, 3), textcoords="offset points", fontsize=7.5, color=INK
             )
