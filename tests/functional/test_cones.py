@@ -30,6 +30,21 @@ def test_permutation_is_that_of_the_definition(cone, seed, num_classes):
             assert permutation[b, :, v].tolist() == canonical_order(logits[b, :, v].numpy(), cone)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@given(seed=seeds, num_classes=st.integers(2, cones.PAIRED_CLASSES + 2), shape=st.sampled_from([(), (7,), (3, 5)]))
+def test_every_way_to_the_order_is_a_stable_sort(dtype, seed, num_classes, shape):
+    """Ties, zeros of both signs and the largest numbers, on both sides of the number of classes that are paired."""
+    rng = np.random.default_rng(seed)
+    largest = float(torch.finfo(dtype).max)
+    values = rng.choice(
+        [-largest, -1.5, -0.0, 0.0, 1.0, 1.5, largest, *rng.standard_normal(4)], (2, num_classes, *shape)
+    )
+    logits = torch.from_numpy(values).to(dtype)
+    expected = np.argsort(-logits.double().numpy(), axis=1, kind="stable")
+    np.testing.assert_array_equal(cones.descending_order(logits).numpy(), expected)
+    np.testing.assert_array_equal(cones.inverse_permutation(cones._counted_places(logits)).numpy(), expected)
+
+
 @pytest.mark.parametrize("cone", CONES)
 @given(seed=seeds, num_classes=st.integers(2, 12))
 def test_permutations_invert(cone, seed, num_classes):
