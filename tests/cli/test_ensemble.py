@@ -84,7 +84,7 @@ for epoch in (1, 2):
     path = sys.argv[1].replace(".json", ".progress")
     json.dump({"epoch": epoch, "max_epochs": 2, "scores": {"val/dice": epoch / 4}}, open(path + "x", "w"))
     import os; os.replace(path + "x", path)
-    time.sleep(0.6)
+    time.sleep(1.5)
 """
     assert run_jobs(jobs_of(tmp_path, [code]), parallel=1) == {}
     shown = capsys.readouterr().out

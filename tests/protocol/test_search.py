@@ -127,13 +127,15 @@ def test_two_processes_share_a_journal(store, tmp_path):
         "import json, os, sys, time; from pathlib import Path\n"
         "from lightning_calib.data.stored import StoredOutputsDataModule\n"
         "from lightning_calib.protocol.search import search\n"
-        "(Path(sys.argv[3]) / str(os.getpid())).touch()\n"  # begin together, however long the imports took
-        "while len(os.listdir(sys.argv[3])) < 2: time.sleep(0.01)\n"
-        "found = search('vs(z)', StoredOutputsDataModule(sys.argv[1], cal=4, val=2), trials=16, storage=sys.argv[2])\n"
+        "def meet(row):\n"  # after its first trial each waits for the other's, however long that one's imports took
+        "    (Path(sys.argv[3]) / str(os.getpid())).touch()\n"
+        "    while len(os.listdir(sys.argv[3])) < 2: time.sleep(0.01)\n"
+        "data = StoredOutputsDataModule(sys.argv[1], cal=4, val=2)\n"
+        "found = search('vs(z)', data, trials=16, storage=sys.argv[2], on_trial=meet)\n"
         "print(json.dumps([found.val_nll, found.trials]))"
     )
-    (tmp_path / "ready").mkdir()
-    command = [sys.executable, "-c", code, str(store.path), str(tmp_path / "shared.log"), str(tmp_path / "ready")]
+    (tmp_path / "met").mkdir()
+    command = [sys.executable, "-c", code, str(store.path), str(tmp_path / "shared.log"), str(tmp_path / "met")]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     processes = [subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) for _ in "ab"]
     outputs = [process.communicate(timeout=200)[0] for process in processes]
