@@ -139,6 +139,27 @@ def _within_noise(results: Results, tables: list[Floats], names: list[str], pick
     return [name for name, within in zip(names, vague, strict=True) if within and name != pick]
 
 
+def doubt(pipeline: str, best: str, within_noise: list[str]) -> str | None:
+    """A warning where ``test`` shows no gain over the uncalibrated ensemble with the same pooling; None where it does.
+
+    Args:
+        pipeline: the recommended one.
+        best: the one with the lowest ``test`` NLL.
+        within_noise: those that cannot be told from the recommended one.
+
+    Example:
+        >>> doubt("ts(p)", "ts(p)", ["ets(p)", "identity(p)"])
+        'On test it has no lower NLL than identity(p) beyond noise: leaving the ensemble as it is may be as good.'
+        >>> doubt("ts(p)", "ts(p)", ["ets(p)"]) is None
+        True
+    """
+    name = PipelineName.parse(pipeline)
+    plain = f"identity({name.pooling})"
+    if pipeline == plain or plain not in (best, *within_noise):
+        return None
+    return f"On test it has no lower NLL than {plain} beyond noise: leaving the ensemble as it is may be as good."
+
+
 def describe(recommendation: Recommendation, repeats: int) -> str:
     """The recommendation in a few lines."""
     r = recommendation
@@ -155,4 +176,6 @@ def describe(recommendation: Recommendation, repeats: int) -> str:
     ]
     if r.within_noise:
         lines.append(f"Within noise of it: {', '.join(r.within_noise)}.")
+    if warning := doubt(r.pipeline, r.best, r.within_noise):
+        lines.append(warning)
     return "\n".join(lines)

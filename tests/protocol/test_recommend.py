@@ -1,11 +1,14 @@
 """The recommendation looks at `val` alone and is honest about `test`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from lightning_calib.protocol import layout
 from lightning_calib.protocol.recommend import describe, eligible, recommend
 from lightning_calib.protocol.results import Results
+from lightning_calib.protocol.tables import CaseRow, read_rows, write_rows
 from tests.protocol.synthetic import write_results
 
 
@@ -62,6 +65,19 @@ def test_noise_is_called_noise(own_results):
     text = describe(found, 3)
     assert "Deploy cms_op(z)" in text
     assert "Within noise of it" in text
+    assert "leaving the ensemble as it is" not in text
+
+
+def test_a_choice_that_gains_nothing_is_told_so(own_results):
+    """A temperature that val praises, with the test scores of no calibration at all."""
+    set_val_nll(own_results, "ts(z)", [0.05] * 3)
+    rows = read_rows(own_results / layout.CASES, CaseRow)
+    plain = {(row.repeat, row.case): row.nll for row in rows if row.pipeline == "identity(z)"}
+    same = [replace(row, nll=plain[row.repeat, row.case]) if row.pipeline == "ts(z)" else row for row in rows]
+    write_rows(own_results / layout.CASES, same, CaseRow)
+    found = recommend(Results.open(own_results), "order", replicates=500)
+    assert found.pipeline == "ts(z)"
+    assert "no lower NLL than identity(z) beyond noise" in describe(found, 3)
 
 
 def test_pipelines_with_gaps_are_not_recommended(broken_results):

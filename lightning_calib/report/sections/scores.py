@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.protocol.recommend import doubt
 from lightning_calib.protocol.statistics import PAIRED_REPLICATES, Interval
 from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
 from lightning_calib.report.glossary import explain, keeps
@@ -108,6 +109,8 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
         told.append(f"Not to be told from it by test NLL, within noise: {', '.join(close)}.")
     else:
         told.append("Its test NLL differs from that of every other pipeline that qualifies by more than noise.")
+    if warning := doubt(choice["pipeline"], choice["best"], close):
+        told.append(warning)
     return told
 
 

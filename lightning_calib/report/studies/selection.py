@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_calib.protocol.studies.selection import NAME, SelectionRow
@@ -16,7 +17,6 @@ from lightning_calib.report.studies.table import StudyTable
 from lightning_calib.report.style import INK, look, new_figure
 
 KEY, TITLE = "study-selection", "What val promised, and test brought"
-_NAMED = 3  # fits whose pipeline is written beside them: those that fell furthest behind their promise
 
 
 def selection(inputs: Inputs) -> Section:
@@ -29,7 +29,8 @@ def selection(inputs: Inputs) -> Section:
     )
     caption = (
         "Every fit: the change of NLL on val by which it was chosen, and its change on test, against no calibration. "
-        "On the line the promise was kept; above 0 calibration did harm. Named: those that fell furthest behind."
+        "On the line the promise was kept; above 0 calibration did harm. Named: of each repeat the fit that fell "
+        "furthest behind."
     )
     return Section(
         KEY,
@@ -61,17 +62,20 @@ def selection_figure(rows: Sequence[SelectionRow]) -> Figure:
                 label=f"repeat {repeat}",
                 **style,  # type: ignore[arg-type]  # strings of a known kind
             )
+            _name(axes, max(own, key=lambda row: row.brought - row.promised))
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.9)
         axes.axhline(0, color=INK, linewidth=0.9, linestyle=":")
-        broken = sorted((row for row in rows if row.brought > row.promised), key=lambda row: row.promised - row.brought)
-        for row in broken[:_NAMED]:
-            axes.annotate(
-                row.pipeline, (row.promised, row.brought), (4, 3), textcoords="offset points", fontsize=7.5, color=INK
-            )
         axes.set_xlabel("change of NLL on val: promised")
         axes.set_ylabel("change of NLL on test: brought")
         figure.legend(loc="outside upper left", ncols=4)
     return figure
+
+
+def _name(axes: Axes, row: SelectionRow) -> None:
+    """Write the pipeline beside a fit that fell behind its promise."""
+    if row.brought > row.promised:
+        place = (row.promised, row.brought)
+        axes.annotate(row.pipeline, place, (5, 4), textcoords="offset points", fontsize=7.5, color=INK)
 
 
 def _means(entries: Sequence[dict[str, float | str]]) -> StudyTable:
