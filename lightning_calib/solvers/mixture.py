@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 
 IDENTITY = np.array([0.0, 1.0, 0.0, 0.0])  # log T and the weights of tempered, original and uniform
 
-SAMPLE_VOXELS = 2**16  # over all predicted classes
+SAMPLE_VOXELS = 2**14  # over all predicted classes; more would cost memory and save no pass
 
 # A component of weight 0 may exceed the mixture by this factor (e^60) in the gradient: SLSQP squares it.
 MAX_LOG_RATIO = 60.0
