@@ -16,7 +16,7 @@ from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 
 _PNG_DPI = 130
 FIGURES = (
-    *("comparisons", "reliability", "bands", "confidence", "flips", "free-energy"),
+    *("comparisons", "reliability", "bands", "confidence", "borders", "flips", "free-energy"),
     *("temperatures", "matrices", "experts", "temperature-maps"),
 )
 
