@@ -14,7 +14,7 @@ import time
 import numpy as np
 from jsonargparse import auto_cli
 
-from lightning_calib.protocol.statistics import clustered_bootstrap, percentile_interval, two_level_bootstrap
+from lightning_calib.experiment.statistics import clustered_bootstrap, percentile_interval, two_level_bootstrap
 
 REPLICATES = 1000
 SITUATIONS = {  # deviations of case difficulty, luck of the fit, interaction

@@ -15,12 +15,12 @@ from pytorch_lightning import seed_everything
 from scipy.ndimage import gaussian_filter
 
 from lightning_calib.calibrators import Pipeline
-from lightning_calib.data.shapes import Shapes
+from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.deployment import CalibratedEnsemble
 from lightning_calib.deployment.monitor import monitor
 from lightning_calib.deployment.statistics import scores_statistics
+from lightning_calib.experiment.fitting import quiet_trainer
 from lightning_calib.functional.pooling import pool
-from lightning_calib.protocol.fitting import quiet_trainer
 from lightning_calib.segmenters import AdamWCosine, ResidualEncoderUNet
 from lightning_calib.solvers import fit
 from lightning_calib.tasks.segmentation import SegmentationTask

@@ -13,8 +13,8 @@ from jsonargparse import auto_cli
 from torch import Tensor
 
 from lightning_calib.calibrators import build
-from lightning_calib.data.stored import Part, Size, StoredOutputsDataModule
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.outputs.stored import Part, Size, StoredOutputsDataModule
 from lightning_calib.solvers import fit
 
 HEADER = ("fit", "library", "NLL on cal", "NLL on test", "ECE on test", "argmax changed", "seconds", "MiB")

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_calib.data.manifest import Member
-from lightning_calib.data.store import OutputStore
-from lightning_calib.data.writer import OutputWriter
+from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.writer import OutputWriter
 
 
 def blocky_target(shape: tuple[int, ...], num_classes: int, generator: torch.Generator) -> Tensor:

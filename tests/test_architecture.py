@@ -8,13 +8,16 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "lightning_calib"
 
 # What each part may import of the others, itself aside.
-ALLOWED = {"functional": set()}
-ALLOWED["metrics"] = ALLOWED["calibrators"] = ALLOWED["segmenters"] = ALLOWED["data"] = {"functional"}
-ALLOWED["solvers"] = {"functional", "metrics", "calibrators"}
-ALLOWED["tasks"] = ALLOWED["solvers"] | {"solvers", "data", "segmenters"}
+ALLOWED = {"kit": set(), "functional": set()}
+ALLOWED["metrics"] = ALLOWED["calibrators"] = ALLOWED["segmenters"] = ALLOWED["datasets"] = {"kit", "functional"}
+ALLOWED["executors"] = {"kit"}
+ALLOWED["outputs"] = ALLOWED["datasets"] | {"datasets"}
+ALLOWED["solvers"] = {"kit", "functional", "metrics", "calibrators"}
+ALLOWED["tasks"] = ALLOWED["solvers"] | {"solvers", "datasets", "outputs", "segmenters"}
 ALLOWED["callbacks"] = ALLOWED["tasks"] | {"tasks"}
-ALLOWED["protocol"] = ALLOWED["callbacks"] | {"callbacks"}
-ALLOWED["report"] = ALLOWED["protocol"] | {"protocol"}
+ALLOWED["experiment"] = ALLOWED["callbacks"] | {"callbacks", "executors"}
+ALLOWED["studies"] = ALLOWED["experiment"] | {"experiment"}
+ALLOWED["report"] = ALLOWED["studies"] | {"studies"}
 ALLOWED["deployment"] = ALLOWED["report"] | {"report"}
 ALLOWED["cli"] = ALLOWED["deployment"] | {"deployment"}
 

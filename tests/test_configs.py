@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from lightning_calib.data.store import OutputStore
+from lightning_calib.outputs.store import OutputStore
 from tests.layouts import (
     write_brats,
     write_camvid,

@@ -7,8 +7,8 @@ import pytest
 
 from lightning_calib.cli.calibrate import main as calibrate
 from lightning_calib.cli.train import main as train
-from lightning_calib.data.store import OutputStore
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment.results import Results
+from lightning_calib.outputs.store import OutputStore
 
 PIPELINES = ["identity(z)", "ts(z)", "ms(z)", "cms_ap(z)", "cms_op(z)", "lts_ti(z)"]
 TINY = {

@@ -40,7 +40,7 @@ def tiny_config(folder: Path, epochs: int = 2, pool: int = 5, **trainer) -> Path
         "name": "tiny",
         "runs_dir": str(folder / "runs"),
         "data": {
-            "class_path": "lightning_calib.data.shapes.Shapes",
+            "class_path": "lightning_calib.datasets.shapes.Shapes",
             "init_args": {"num_train": 8, "num_val": 3, "num_pool": pool, "size": [16, 24], "batch_size": 4},
         },
         "model": {"network": {"class_path": "tests.training.TinyNetwork"}},

@@ -8,7 +8,7 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from lightning_calib.data.atomic import atomic_path, write_text
+from lightning_calib.kit.files import atomic_path, write_text
 
 PARENT = "LIGHTNING_CALIB_PARENT"  # environment variable: process id of the run that started this one
 
@@ -60,7 +60,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         path: str | Path,
         storage_options: Any | None = None,  # noqa: ANN401
     ) -> None:
-        """Write aside, then rename (see :func:`lightning_calib.data.atomic.atomic_path`)."""
+        """Write aside, then rename (see :func:`lightning_calib.kit.files.atomic_path`)."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(Path(path)) as aside:
             super().save_checkpoint(checkpoint, aside, storage_options)

@@ -6,7 +6,7 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_info
 
-from lightning_calib.data.writer import OutputWriter
+from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction, Prediction
 
 

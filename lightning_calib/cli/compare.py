@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
-from lightning_calib.protocol.layout import plain
-from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.studies.base import Pipelines
-from lightning_calib.protocol.summary import paired_comparisons
+from lightning_calib.experiment.layout import plain
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.summary import paired_comparisons
 from lightning_calib.report.sections.comparisons import comparison_table
+from lightning_calib.studies.base import Pipelines
 
 Metric = Literal["nll", "dice", "ece", "ba_ece", "brier", "flip"]
 FAMILY = "chosen pairs"

@@ -7,10 +7,10 @@ from pathlib import Path
 from PIL import Image
 
 from lightning_calib.cli.run_folder import RunError
-from lightning_calib.data.atomic import atomic_path, write_text
-from lightning_calib.data.base import SegmentationDataModule
-from lightning_calib.data.corruptions import CORRUPTION, EXAMPLE, Corruption, Severity
-from lightning_calib.data.images import ImageDataModule
+from lightning_calib.datasets.base import SegmentationDataModule
+from lightning_calib.datasets.corruptions import CORRUPTION, EXAMPLE, Corruption, Severity
+from lightning_calib.datasets.images import ImageDataModule
+from lightning_calib.kit.files import atomic_path, write_text
 
 
 @dataclass(frozen=True)

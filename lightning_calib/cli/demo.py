@@ -9,7 +9,7 @@ from jsonargparse import auto_cli
 
 import lightning_calib
 from lightning_calib.cli import calibrate, train
-from lightning_calib.protocol.progress import spoken
+from lightning_calib.kit.progress import spoken
 
 CONFIG = Path(lightning_calib.__file__).parents[1] / "configs" / "shapes.yaml"
 

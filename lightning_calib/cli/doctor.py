@@ -4,10 +4,10 @@ import json as json_format
 import sys
 from pathlib import Path
 
-from lightning_calib.data.doctor import QUICK_CASES, VOXELS, Finding, examine, has_errors
-from lightning_calib.data.doctor.images import hash_folder
-from lightning_calib.data.manifest import StoreError
-from lightning_calib.data.store import OutputStore
+from lightning_calib.outputs.doctor import QUICK_CASES, VOXELS, Finding, examine, has_errors
+from lightning_calib.outputs.doctor.images import hash_folder
+from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.store import OutputStore
 
 
 def doctor(

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import lightning_calib
 from lightning_calib.callbacks.member import PARENT
-from lightning_calib.protocol.progress import spoken
+from lightning_calib.kit.progress import spoken
 
 _POLL_SECONDS = 0.2
 _TAIL_LINES = 15

@@ -9,8 +9,8 @@ from pytorch_lightning import Trainer, seed_everything
 from lightning_calib.calibrators import PipelineName
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import TRAINER, fit_folder, save_fit, say
-from lightning_calib.data.stored import StoredOutputsDataModule
-from lightning_calib.protocol.fitting import curve_rows
+from lightning_calib.experiment.fitting import curve_rows
+from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers.fit import Solver
 from lightning_calib.solvers.objective import LAM, MU
 from lightning_calib.tasks.calibration import CalibrationTask

@@ -7,10 +7,10 @@ from jsonargparse import lazy_instance  # type: ignore[attr-defined]  # public, 
 from pytorch_lightning import Trainer
 
 from lightning_calib.calibrators import Calibrator, PipelineName
-from lightning_calib.data.partition import Split
-from lightning_calib.data.stored import StoredOutputsDataModule
-from lightning_calib.protocol import layout, records
-from lightning_calib.protocol.tables import CurveRow
+from lightning_calib.experiment import layout, records
+from lightning_calib.experiment.rows import CurveRow
+from lightning_calib.outputs.partition import Split
+from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import MAX_EPOCHS
 
 SPLIT, CERTIFICATE = "split.json", "certificate.json"

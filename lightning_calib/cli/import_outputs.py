@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from lightning_calib.cli.doctor import table
-from lightning_calib.data.doctor import examine, has_errors, record_images
-from lightning_calib.data.doctor.images import files_below
-from lightning_calib.data.imports.folder import ArrayFolders
-from lightning_calib.data.imports.loop import Imported, find_groups, import_cases
-from lightning_calib.data.imports.nnunet import BACKGROUND, DatasetFacts, image_files
-from lightning_calib.data.imports.nnunet_model import FoldPredictor
-from lightning_calib.data.imports.nnunet_probs import ProbabilityFolders
-from lightning_calib.data.manifest import Keep, Member, Representation, StoreDtype, StoreError
-from lightning_calib.data.writer import OutputWriter
+from lightning_calib.outputs.doctor import examine, has_errors, record_images
+from lightning_calib.outputs.doctor.images import files_below
+from lightning_calib.outputs.imports.folder import ArrayFolders
+from lightning_calib.outputs.imports.loop import Imported, find_groups, import_cases
+from lightning_calib.outputs.imports.nnunet import BACKGROUND, DatasetFacts, image_files
+from lightning_calib.outputs.imports.nnunet_model import FoldPredictor
+from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
+from lightning_calib.outputs.manifest import Keep, Member, Representation, StoreDtype, StoreError
+from lightning_calib.outputs.writer import OutputWriter
 
 
 class Source(Protocol):

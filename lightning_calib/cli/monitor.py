@@ -4,13 +4,13 @@ import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 
-from lightning_calib.data.store import OutputStore
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import REFERENCE
 from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, Verdict
 from lightning_calib.deployment.monitor import monitor as compare
 from lightning_calib.deployment.sources import described
 from lightning_calib.deployment.statistics import case_statistics, load_statistics
+from lightning_calib.outputs.store import OutputStore
 
 
 def monitor(

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning_calib.cli.run import available_cores, quiet, run
-from lightning_calib.data.manifest import StoreError
-from lightning_calib.protocol.recommend import Preserve
-from lightning_calib.protocol.studies.base import Study, StudyError
-from lightning_calib.protocol.studies.bins import run_bins
-from lightning_calib.protocol.studies.calibration_size import run_calibration_size
-from lightning_calib.protocol.studies.claims import run_claims
-from lightning_calib.protocol.studies.ensemble_size import run_ensemble_size
-from lightning_calib.protocol.studies.flips import run_flips
-from lightning_calib.protocol.studies.offsets import run_offsets
-from lightning_calib.protocol.studies.properties import run_properties
-from lightning_calib.protocol.studies.reliability import run_reliability
-from lightning_calib.protocol.studies.selection import run_selection
-from lightning_calib.protocol.studies.shift import run_shift
+from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.report.build import build_report
+from lightning_calib.studies.base import Study, StudyError
+from lightning_calib.studies.bins import run_bins
+from lightning_calib.studies.calibration_size import run_calibration_size
+from lightning_calib.studies.claims import run_claims
+from lightning_calib.studies.ensemble_size import run_ensemble_size
+from lightning_calib.studies.flips import run_flips
+from lightning_calib.studies.offsets import run_offsets
+from lightning_calib.studies.properties import run_properties
+from lightning_calib.studies.reliability import run_reliability
+from lightning_calib.studies.selection import run_selection
+from lightning_calib.studies.shift import run_shift
 
 StudyName = Literal[
     "claims",

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.noise import silence
-from lightning_calib.protocol.benchmark import run_protocol
-from lightning_calib.protocol.plan import Protocol
-from lightning_calib.protocol.recommend import Preserve, describe, recommend
-from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.trackers import TrackerName, track
-from lightning_calib.protocol.tracking import tracked_runs
+from lightning_calib.experiment.plan import Protocol
+from lightning_calib.experiment.recommend import Preserve, describe, recommend
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.run import run_protocol
+from lightning_calib.experiment.trackers import TrackerName, track
+from lightning_calib.experiment.tracking import tracked_runs
 from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import Inputs
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import yaml
 
-from lightning_calib.data.atomic import sha256, write_text
-from lightning_calib.data.manifest import Member
+from lightning_calib.kit.files import sha256, write_text
+from lightning_calib.outputs.manifest import Member
 
 try:
     import fcntl

@@ -9,10 +9,10 @@ from pytorch_lightning.loggers import Logger
 from lightning_calib.calibrators import PipelineName
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import fit_folder, save_fit, say
-from lightning_calib.data.stored import StoredOutputsDataModule
-from lightning_calib.protocol.progress import Display
-from lightning_calib.protocol.search import TrialRow
-from lightning_calib.protocol.search import search as run_search
+from lightning_calib.experiment.search import TrialRow
+from lightning_calib.experiment.search import search as run_search
+from lightning_calib.kit.progress import Display
+from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers.fit import Solver
 from lightning_calib.tasks.calibration import MAX_EPOCHS
 

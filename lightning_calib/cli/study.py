@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.cli.run import available_cores, quiet
-from lightning_calib.protocol.recommend import Preserve
-from lightning_calib.protocol.studies.base import Pipelines, Study
-from lightning_calib.protocol.studies.bins import ACE_BINS, ECE_BINS, run_bins
-from lightning_calib.protocol.studies.calibration_size import run_calibration_size
-from lightning_calib.protocol.studies.claims import run_claims
-from lightning_calib.protocol.studies.ensemble_size import run_ensemble_size
-from lightning_calib.protocol.studies.flips import run_flips
-from lightning_calib.protocol.studies.offsets import run_offsets
-from lightning_calib.protocol.studies.properties import CASES, run_properties
-from lightning_calib.protocol.studies.reliability import BINS, run_reliability
-from lightning_calib.protocol.studies.selection import run_selection
-from lightning_calib.protocol.studies.shift import run_shift
-from lightning_calib.protocol.studies.subsets import run_subsets
+from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.report.build import build_report
+from lightning_calib.studies.base import Pipelines, Study
+from lightning_calib.studies.bins import ACE_BINS, ECE_BINS, run_bins
+from lightning_calib.studies.calibration_size import run_calibration_size
+from lightning_calib.studies.claims import run_claims
+from lightning_calib.studies.ensemble_size import run_ensemble_size
+from lightning_calib.studies.flips import run_flips
+from lightning_calib.studies.offsets import run_offsets
+from lightning_calib.studies.properties import CASES, run_properties
+from lightning_calib.studies.reliability import BINS, run_reliability
+from lightning_calib.studies.selection import run_selection
+from lightning_calib.studies.shift import run_shift
+from lightning_calib.studies.subsets import run_subsets
 
 Facts = dict[str, Any]
 

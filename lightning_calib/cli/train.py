@@ -31,13 +31,13 @@ from lightning_calib.cli.trainer import (
     place_loggers,
     precision_note,
 )
-from lightning_calib.data.atomic import write_text
-from lightning_calib.data.base import SegmentationDataModule
-from lightning_calib.data.cases import DataError
-from lightning_calib.data.corruptions import Severity
-from lightning_calib.data.doctor.images import remember_images
-from lightning_calib.data.manifest import StoreError
-from lightning_calib.data.writer import OutputWriter
+from lightning_calib.datasets.base import SegmentationDataModule
+from lightning_calib.datasets.cases import DataError
+from lightning_calib.datasets.corruptions import Severity
+from lightning_calib.kit.files import write_text
+from lightning_calib.outputs.doctor.images import remember_images
+from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction
 from lightning_calib.tasks.segmentation import SegmentationTask
 

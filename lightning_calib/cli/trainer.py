@@ -11,8 +11,8 @@ from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 
 from lightning_calib.cli.run_folder import Checkpoint, RunError
-from lightning_calib.data.corruptions import Severity
-from lightning_calib.data.manifest import Keep, StoreDtype
+from lightning_calib.datasets.corruptions import Severity
+from lightning_calib.outputs.manifest import Keep, StoreDtype
 
 LOGGERS = [
     {"class_path": f"pytorch_lightning.loggers.{logger}", "init_args": {"save_dir": "logs", "name": name}}

@@ -3,8 +3,8 @@
 import json as json_format
 from pathlib import Path
 
-from lightning_calib.data.manifest import StoreError
-from lightning_calib.data.store import OutputStore
+from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.store import OutputStore
 
 
 def verify(outputs: Path, json: bool = False) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.data.atomic import write_text
 from lightning_calib.deployment.maps import STATED_ERROR, Precision, write_maps
 from lightning_calib.deployment.sources import Source
-from lightning_calib.protocol.progress import Display
+from lightning_calib.kit.files import write_text
+from lightning_calib.kit.progress import Display
 
 INDEX, RECORDS = "index.json", "records"
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.data.atomic import atomic_path, write_text
 from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment.results import Results
+from lightning_calib.kit.files import atomic_path, write_text
 from lightning_calib.report.figures import reliability_figure
 from lightning_calib.report.sections.curves import BINS, pooled_curve
 

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.calibrators import Pipeline, PipelineName, save_calibrator
-from lightning_calib.data.atomic import sha256, write_text
-from lightning_calib.data.manifest import MANIFEST
-from lightning_calib.data.store import OutputStore
 from lightning_calib.deployment.card import write_card
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REFERENCE, Deployment, DeploymentError
 from lightning_calib.deployment.networks import member_references, training_config, training_facts
 from lightning_calib.deployment.refit import Cases, fitting_cases, refit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
-from lightning_calib.protocol.layout import plain
-from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.studies.certificate import certify
+from lightning_calib.experiment.layout import plain
+from lightning_calib.experiment.results import Results
+from lightning_calib.kit.files import sha256, write_text
+from lightning_calib.outputs.manifest import MANIFEST
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.studies.certificate import certify
 
 _PACKAGES = ("lightning-calib", "torch")
 

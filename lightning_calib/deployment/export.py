@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from lightning_calib.calibrators import Calibrator, Pipeline
-from lightning_calib.data.atomic import atomic_path
 from lightning_calib.deployment.folder import DeploymentError
 from lightning_calib.deployment.result import calibrated
 from lightning_calib.functional.pooling import pool
+from lightning_calib.kit.files import atomic_path
 
 OUTPUTS = ["log_probs", "mask", "confidence"]
 MEMBERS, POOLED = "member_logits", "logits"  # names of the one input

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator
-from lightning_calib.data.atomic import sha256, write_text
-from lightning_calib.data.manifest import Manifest, Member, Representation
 from lightning_calib.deployment.preprocessing import Preprocessing
+from lightning_calib.kit.files import sha256, write_text
+from lightning_calib.outputs.manifest import Manifest, Member, Representation
 
 FORMAT_VERSION = 1
 DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT = "deployment.json", "calibrator.safetensors", "reference.json", "audit.json"

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lightning_calib.data.atomic import atomic_path
+from lightning_calib.kit.files import atomic_path
 
 Precision = Literal["float32", "16bit", "8bit"]
 Array = NDArray[Any]

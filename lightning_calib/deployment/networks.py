@@ -9,10 +9,10 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser
 
-from lightning_calib.data.base import SegmentationDataModule
-from lightning_calib.data.manifest import Manifest, Member
+from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.deployment.folder import Deployment, DeploymentError
 from lightning_calib.deployment.preprocessing import Preprocessing
+from lightning_calib.outputs.manifest import Manifest, Member
 from lightning_calib.segmenters import Inference, Network, Segmenter
 
 _PREFIX = "network."  # of a member's weights in the checkpoint of its training

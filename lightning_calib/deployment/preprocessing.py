@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lightning_calib.data.base import SegmentationDataModule
-from lightning_calib.data.grids import nonzero_box
-from lightning_calib.data.images import ImageDataModule
-from lightning_calib.data.readers import PICTURES, VOLUMES, read_image, suffix
-from lightning_calib.data.transforms import ImageTransform, Normalization
-from lightning_calib.data.volume_reader import VolumeReader, read_channels, z_score
+from lightning_calib.datasets.base import SegmentationDataModule
+from lightning_calib.datasets.grids import nonzero_box
+from lightning_calib.datasets.images import ImageDataModule
+from lightning_calib.datasets.readers import PICTURES, VOLUMES, read_image, suffix
+from lightning_calib.datasets.transforms import ImageTransform, Normalization
+from lightning_calib.datasets.volume_reader import VolumeReader, read_channels, z_score
 
 IMAGES, VOLUME_FILES = (*PICTURES, ".npy"), (*VOLUMES, ".npy")
 

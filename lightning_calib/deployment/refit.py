@@ -8,11 +8,11 @@ import torch
 from pytorch_lightning import Callback
 
 from lightning_calib.calibrators import Calibrator, Identity, PipelineName, build
-from lightning_calib.data.store import OutputStore
-from lightning_calib.data.stored import StoredOutputsDataModule
-from lightning_calib.protocol.fitting import quiet_trainer
-from lightning_calib.protocol.results import Results
-from lightning_calib.protocol.space import Values
+from lightning_calib.experiment.fitting import quiet_trainer
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.space import Values
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers.adam import mean_nll
 from lightning_calib.solvers.fit import Solver, choose_solver, fit
 from lightning_calib.tasks.calibration import CalibrationTask

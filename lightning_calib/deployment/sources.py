@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_calib.data.atomic import sha256
-from lightning_calib.data.readers import list_files, stem, suffix
-from lightning_calib.data.store import OutputStore
+from lightning_calib.datasets.readers import list_files, stem, suffix
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import Deployment, DeploymentError
 from lightning_calib.deployment.maps import CaseMaps
 from lightning_calib.deployment.result import Calibrated
+from lightning_calib.kit.files import sha256
+from lightning_calib.outputs.store import OutputStore
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")  # nnU-Net's names of files with one channel each
 

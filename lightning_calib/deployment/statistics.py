@@ -9,13 +9,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lightning_calib.data.atomic import write_text
-from lightning_calib.data.store import StoredCase
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.functional.binning import bin_index
 from lightning_calib.functional.energy import free_energy
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import pool
+from lightning_calib.kit.files import write_text
+from lightning_calib.outputs.store import StoredCase
 
 FORMAT_VERSION = 1
 CONFIDENCE_BINS = 20

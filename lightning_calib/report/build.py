@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from lightning_calib.data.atomic import write_text
-from lightning_calib.protocol.layout import ResultsError
-from lightning_calib.protocol.recommend import Preserve
+from lightning_calib.experiment.layout import ResultsError
+from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.kit.files import write_text
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt

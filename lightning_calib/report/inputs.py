@@ -8,10 +8,10 @@ from typing import Any
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.data.manifest import StoreError
-from lightning_calib.data.store import OutputStore
-from lightning_calib.protocol.recommend import Preserve
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.experiment.results import Results
+from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.store import OutputStore
 from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.tables import MainTable, Row, main_table
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.local import LocalTemperatureScaling
-from lightning_calib.data.store import StoredCase
 from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.outputs.store import StoredCase
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

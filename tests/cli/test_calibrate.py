@@ -11,8 +11,8 @@ import yaml
 
 from lightning_calib.calibrators import load_calibrator, read_header
 from lightning_calib.cli.calibrate import main
-from lightning_calib.data.partition import Split
-from lightning_calib.data.stored import StoredOutputsDataModule
+from lightning_calib.outputs.partition import Split
+from lightning_calib.outputs.stored import StoredOutputsDataModule
 from tests.stores import write_store
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "calibrate").glob("*.yaml"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lightning_calib.cli.calibrate import main
-from tests.protocol.synthetic import write_outputs, write_results
+from tests.experiment.synthetic import write_outputs, write_results
 
 PIPELINES = ["identity(p)", "identity(z)", "ms(z)", "ts(z)", "cms_op(p)"]
 

@@ -6,10 +6,10 @@ import pytest
 
 from lightning_calib.cli.corrupted import corrupted
 from lightning_calib.cli.run_folder import RunError
-from lightning_calib.data.corruptions import Corruption
-from lightning_calib.data.shapes import Shapes
-from lightning_calib.data.shapes3d import Shapes3D
-from lightning_calib.data.store import OutputStore
+from lightning_calib.datasets.corruptions import Corruption
+from lightning_calib.datasets.shapes import Shapes
+from lightning_calib.datasets.shapes3d import Shapes3D
+from lightning_calib.outputs.store import OutputStore
 from tests.training import tiny_config, train
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.data.store import OutputStore
-from tests.data.test_import_folder import write_arrays
-from tests.data.test_import_nnunet import write_predictions
+from lightning_calib.outputs.store import OutputStore
+from tests.outputs.test_import_folder import write_arrays
+from tests.outputs.test_import_nnunet import write_predictions
 from tests.stores import write_store
 
 PAGE = (Path(__file__).parents[2] / "docs" / "importing.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
 
 
 def test_the_page_names_every_finding():
-    from lightning_calib.data import doctor
+    from lightning_calib.outputs import doctor
 
     sources = "".join(path.read_text() for path in Path(doctor.__file__).parent.glob("*.py"))
     named = set(re.findall(r'"([a-z0-9_]+)",\s+"(?:error|warning)"', sources)) - {"error"}
@@ -123,7 +123,7 @@ def test_doctor_as_json_and_by_exit_code(tmp_path, capsys):
 
 @pytest.mark.parametrize("command", ["fit", "search", "run"])
 def test_errors_stop_a_fit(tmp_path, capsys, command):
-    from tests.data.test_doctor import rewrite, with_logits
+    from tests.outputs.test_doctor import rewrite, with_logits
 
     good = write_store(tmp_path / "good", cases=6)
     bad = rewrite(good, tmp_path / "bad" / "outputs", with_logits(lambda z: z.softmax(1)))
@@ -137,7 +137,7 @@ def test_errors_stop_a_fit(tmp_path, capsys, command):
 
 
 def test_a_fit_goes_on_where_the_doctor_is_told_to_stay_away(tmp_path, capsys):
-    from tests.data.test_doctor import one_hot_fill, rewrite, with_logits
+    from tests.outputs.test_doctor import one_hot_fill, rewrite, with_logits
 
     good = write_store(tmp_path / "good", cases=6, shape=(24, 20))
     bad = rewrite(good, tmp_path / "bad" / "outputs", with_logits(lambda z: z[[0, 0]]))

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.protocol import benchmark
-from lightning_calib.protocol.results import Results
-from tests.protocol.synthetic import write_outputs
+from lightning_calib.experiment import benchmark
+from lightning_calib.experiment.results import Results
+from tests.experiment.synthetic import write_outputs
 
 SMALL = ["--repeats", "2", "--trials", "1", "--cal", "4", "--val", "3", "--workers", "0"]
 

@@ -3,12 +3,12 @@
 import pytest
 
 from lightning_calib.cli.demo import CONFIG, demo
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment.results import Results
 
 TINY = """
 name: demo
 data:
-  class_path: lightning_calib.data.shapes.Shapes
+  class_path: lightning_calib.datasets.shapes.Shapes
   init_args: {num_train: 8, num_val: 2, num_pool: 15, size: [32, 32], batch_size: 4}
 model:
   network:

@@ -8,13 +8,13 @@ from PIL import Image
 
 from lightning_calib.calibrators import Identity
 from lightning_calib.cli.calibrate import main
-from lightning_calib.data.shapes import Shapes
-from lightning_calib.data.store import OutputStore
-from lightning_calib.protocol.studies import certificate as certificates
+from lightning_calib.datasets.shapes import Shapes
+from lightning_calib.outputs.store import OutputStore
 from lightning_calib.report.build import FIGURES
 from lightning_calib.report.studies import STUDY_FIGURES
-from tests.protocol.studies.conftest import noisy, write_changed
-from tests.protocol.synthetic import write_outputs, write_results
+from lightning_calib.studies import certificate as certificates
+from tests.experiment.synthetic import write_outputs, write_results
+from tests.studies.conftest import noisy, write_changed
 
 PIPELINES = ["identity(p0)", "identity(z)", "ms(z)", "ms_c(z)", "cms_op(p)", "ts(z)"]
 

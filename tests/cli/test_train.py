@@ -7,8 +7,8 @@ import pytest
 import torch
 import yaml
 
-from lightning_calib.data.shapes import Shapes
-from lightning_calib.data.store import OutputStore
+from lightning_calib.datasets.shapes import Shapes
+from lightning_calib.outputs.store import OutputStore
 from tests.training import TinyNetwork, file_bytes, tiny_config, train
 
 

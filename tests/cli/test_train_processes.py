@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_calib.data.store import OutputStore
+from lightning_calib.outputs.store import OutputStore
 from tests.training import file_bytes, tiny_config, train
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import yaml
 from PIL import Image
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.data.shapes import Shapes
+from lightning_calib.datasets.shapes import Shapes
 from tests.training import tiny_config, train
 
 AFFINE = np.array([[0.0, 0.9, 0.0, -7.0], [0.8, 0.0, 0.0, 4.0], [0.0, 0.0, -2.5, 11.0], [0.0, 0.0, 0.0, 1.0]])
@@ -61,7 +61,7 @@ def volume_run(folder: Path) -> Path:
     config = yaml.safe_load(path.read_text())
     options = {"root": str(folder / "data"), "class_names": ["rest", "core"], "content_only": True}
     options |= {"patch_size": [8, 8, 8], "batch_size": 2, "pool_fraction": 0.6}
-    config["data"] = {"class_path": "lightning_calib.data.volume_folder.VolumeFolder", "init_args": options}
+    config["data"] = {"class_path": "lightning_calib.datasets.volume_folder.VolumeFolder", "init_args": options}
     config["model"]["inference"] = {"window": [6, 6, 6]}
     path.write_text(yaml.safe_dump(config))
     return calibrated_run(path, "identity(z),ts(z)", repeats=1)

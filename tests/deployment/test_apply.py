@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from lightning_calib.data.store import OutputStore
 from lightning_calib.deployment import CalibratedEnsemble
 from lightning_calib.deployment.sources import find_cases
+from lightning_calib.outputs.store import OutputStore
 from tests.deployment.runs import calibrate
 
 

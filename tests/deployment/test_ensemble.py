@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline
-from lightning_calib.data.shapes import Shapes
-from lightning_calib.data.store import OutputStore
+from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment.results import Results
+from lightning_calib.outputs.store import OutputStore
 from lightning_calib.solvers.adam import mean_nll
 from tests.calibrators.helpers import randomized
 from tests.deployment.runs import calibrate

@@ -9,11 +9,11 @@ import scipy.stats
 import torch
 
 from lightning_calib.calibrators import Pipeline
-from lightning_calib.data.store import OutputStore
-from lightning_calib.data.writer import OutputWriter
 from lightning_calib.deployment import CalibratedEnsemble
 from lightning_calib.deployment.monitor import draw, ks_distance, monitor, stability_index
 from lightning_calib.deployment.statistics import CaseStatistics, case_statistics, load_statistics
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.writer import OutputWriter
 from tests.deployment.runs import calibrate
 from tests.stores import write_store
 

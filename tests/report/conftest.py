@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import load_calibrator, save_calibrator
-from lightning_calib.data.store import OutputStore
+from lightning_calib.outputs.store import OutputStore
 from lightning_calib.report.build import build_report
-from tests.protocol.synthetic import write_outputs, write_results
+from tests.experiment.synthetic import write_outputs, write_results
 
 
 @pytest.fixture(scope="session")

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.data.manifest import Member
-from lightning_calib.data.store import OutputStore
-from lightning_calib.data.writer import OutputWriter
-from lightning_calib.protocol import layout
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment import layout
+from lightning_calib.experiment.results import Results
+from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.report.build import FIGURES, build_report
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.sections import SECTIONS
 from lightning_calib.report.sections.fits import certificates
-from tests.protocol.synthetic import CLASSES, member_logits, write_outputs, write_results
+from tests.experiment.synthetic import CLASSES, member_logits, write_outputs, write_results
 
 FEW = ("identity(p0)", "identity(z)", "ms(z)", "dc(z)", "ts(z)")
 HOSTILE = "<script>window.hacked=1</script>&\"'"

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import build
-from lightning_calib.data.manifest import Member
-from lightning_calib.data.store import OutputStore
-from lightning_calib.data.writer import OutputWriter
+from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.report import maps
 from lightning_calib.report.map_figures import border_figure
 from lightning_calib.report.maps import BENEFICIAL, HARMFUL, IGNORED, NEUTRAL, UNCHANGED, case_maps, free_energy

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from lightning_calib.calibrators.pipeline import PAPER_BLOCKS, PAPER_PIPELINES
-from lightning_calib.protocol.results import Results
+from lightning_calib.experiment.results import Results
 from lightning_calib.report.numbers import MISSING
 from lightning_calib.report.table_files import latex_escape, to_csv, to_latex, to_markdown
 from lightning_calib.report.tables import MainTable, main_table

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_calib.data.volume_transforms import pad_to
+from lightning_calib.datasets.volume_transforms import pad_to
 from lightning_calib.segmenters import Inference
 from lightning_calib.segmenters.inference import mirror_out
 

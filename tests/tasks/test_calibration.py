@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning import Trainer
 
 from lightning_calib.calibrators import CALIBRATORS, build
-from lightning_calib.data.stored import StoredOutputsDataModule
+from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers.fit import fit
 from lightning_calib.tasks.calibration import CalibrationTask
 from tests.references import metrics as oracle

@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_calib.callbacks.outputs import StoreOutputs
-from lightning_calib.data.manifest import Member
-from lightning_calib.data.store import OutputStore
-from lightning_calib.data.writer import OutputWriter
+from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.segmenters import AdamWCosine, Inference, Network, NnUNetSGD, ResidualEncoderUNet, Segmenter
 from lightning_calib.segmenters.losses import deep_supervision_loss, dice_ce
 from lightning_calib.tasks.prediction import EnsemblePrediction

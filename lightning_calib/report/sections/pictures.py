@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.protocol.tables import CaseRow
+from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.inputs import Inputs, MissingInput
 from lightning_calib.report.map_figures import border_figure, confidence_figure, energy_figure, flip_figure

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.protocol.recommend import doubt
-from lightning_calib.protocol.statistics import PAIRED_REPLICATES, Interval
+from lightning_calib.experiment.recommend import doubt
+from lightning_calib.experiment.statistics import PAIRED_REPLICATES, Interval
 from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs

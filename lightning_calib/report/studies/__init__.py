@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_calib.data.atomic import write_text
+from lightning_calib.kit.files import write_text
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section
 from lightning_calib.report.studies import (

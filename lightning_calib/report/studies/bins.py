@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from lightning_calib.protocol.studies.bins import NAME, BinningRow
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import MOST, Series, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
+from lightning_calib.studies.bins import NAME, BinningRow
 
 KEY, TITLE = "study-bins", "Number of bins"
 

@@ -1,13 +1,13 @@
 """The section that puts the paper's claims beside what this run shows."""
 
-from lightning_calib.protocol.studies.claims import NAME, ClaimRow
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN, choose_decimals, format_metric
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Section
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
+from lightning_calib.studies.claims import NAME, ClaimRow
 
 KEY, TITLE = "study-claims", "The paper's claims"
 _HEAD = ("claim", "outcome", "seen", "not seen", "opposite")

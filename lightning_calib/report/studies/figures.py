@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lightning_calib.data.corruptions import KINDS, SEVERITIES, corrupt, psnr
+from lightning_calib.datasets.corruptions import KINDS, SEVERITIES, corrupt, psnr
 from lightning_calib.report.figures import STYLES
 from lightning_calib.report.style import INK, ORANGE, SKY, look, new_figure
 

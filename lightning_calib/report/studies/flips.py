@@ -4,9 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.functional.boundary import BANDS
-from lightning_calib.protocol.studies.flips import NAME, BandFlips
-from lightning_calib.protocol.tables import read_rows
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.map_figures import flip_figure
 from lightning_calib.report.maps import case_maps
@@ -15,6 +14,7 @@ from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import MOST, Series, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
+from lightning_calib.studies.flips import NAME, BandFlips
 
 KEY, TITLE = "study-flips", "Where flips happen"
 _PAPER = "ms(z)"  # whose flips the paper shows

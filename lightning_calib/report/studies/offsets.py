@@ -1,7 +1,6 @@
 """The section on logit offsets: how the free energy varies, for every ensemble size."""
 
-from lightning_calib.protocol.studies.offsets import DOUBT, NAME, OffsetRow, OffsetSummary
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.map_figures import energy_figure
 from lightning_calib.report.maps import free_energy
@@ -10,6 +9,7 @@ from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import Series, series_figure
 from lightning_calib.report.studies.read import study_folder
 from lightning_calib.report.studies.table import StudyTable
+from lightning_calib.studies.offsets import DOUBT, NAME, OffsetRow, OffsetSummary
 
 KEY, TITLE = "study-offsets", "Offsets by ensemble size"
 

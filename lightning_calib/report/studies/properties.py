@@ -1,13 +1,13 @@
 """The section on properties: what calibrators declare beside what was measured."""
 
-from lightning_calib.protocol.studies.parameters import CountRow
-from lightning_calib.protocol.studies.properties import NAME, PropertyRow
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import format_count, format_scientific
 from lightning_calib.report.section import Section
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
+from lightning_calib.studies.parameters import CountRow
+from lightning_calib.studies.properties import NAME, PropertyRow
 
 KEY, TITLE = "study-properties", "Properties, measured"
 _HEAD = ("pipeline", "parameters", "identifiable", "TI declared", "change", "keeps (declared)", "argmax", "inversions")

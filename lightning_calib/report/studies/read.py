@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.protocol.layout import read_json
-from lightning_calib.protocol.studies.base import FACTS, STUDIES
+from lightning_calib.experiment.layout import read_json
 from lightning_calib.report.inputs import Inputs
+from lightning_calib.studies.base import FACTS, STUDIES
 
 
 def study_folder(inputs: Inputs, name: str) -> Path:

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from lightning_calib.protocol.studies.reliability import NAME, CurveBin
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.figures import Reliability, reliability_figure
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.read import read_facts, study_folder
+from lightning_calib.studies.reliability import NAME, CurveBin
 
 KEY, TITLE = "study-reliability", "The paper's reliability curves"
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_calib.protocol.studies.selection import NAME, SelectionRow
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN, choose_decimals, format_metric
 from lightning_calib.report.figures import STYLES
 from lightning_calib.report.inputs import Inputs
@@ -15,6 +14,7 @@ from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
 from lightning_calib.report.style import INK, look, new_figure
+from lightning_calib.studies.selection import NAME, SelectionRow
 
 KEY, TITLE = "study-selection", "What val promised, and test brought"
 

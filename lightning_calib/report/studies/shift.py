@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lightning_calib.data.corruptions import EXAMPLE
-from lightning_calib.protocol.studies.scores import ScoreRow
-from lightning_calib.protocol.studies.shift import CLEAN, NAME
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.datasets.corruptions import EXAMPLE
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Picture, Section
@@ -17,6 +15,8 @@ from lightning_calib.report.studies.figures import corruption_sheet, series_figu
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.sizes import interval_text, panels
 from lightning_calib.report.studies.table import StudyTable, score_table
+from lightning_calib.studies.scores import ScoreRow
+from lightning_calib.studies.shift import CLEAN, NAME
 
 KEY, TITLE = "study-shift", "Shifted images"
 _LINES = ("identity(z)", "ms(z)", "ms_c(z)", "lts_ti(z)", "cdc(p)", "cms_op(p)", "ts(p)")  # the paper's contrasts

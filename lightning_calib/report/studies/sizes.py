@@ -1,9 +1,6 @@
 """The sections on numbers of calibration cases and of members."""
 
-from lightning_calib.protocol.studies.calibration_size import NAME as CALIBRATION
-from lightning_calib.protocol.studies.ensemble_size import NAME as ENSEMBLE
-from lightning_calib.protocol.studies.scores import ScoreRow
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN, format_metric
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import MISSING
@@ -11,6 +8,9 @@ from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.studies.figures import MOST, Series, series_figure
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.table import StudyTable
+from lightning_calib.studies.calibration_size import NAME as CALIBRATION
+from lightning_calib.studies.ensemble_size import NAME as ENSEMBLE
+from lightning_calib.studies.scores import ScoreRow
 
 CALIBRATION_KEY, CALIBRATION_TITLE = "study-calibration-size", "Number of calibration cases"
 ENSEMBLE_KEY, ENSEMBLE_TITLE = "study-ensemble-size", "Number of members"

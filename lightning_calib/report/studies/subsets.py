@@ -1,14 +1,14 @@
 """The section on subsets of the test cases."""
 
-from lightning_calib.protocol.studies.scores import ScoreRow
-from lightning_calib.protocol.studies.subsets import NAME
-from lightning_calib.protocol.tables import read_rows
+from lightning_calib.experiment.rows import read_rows
 from lightning_calib.report.columns import COLUMN
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section
 from lightning_calib.report.studies.read import read_facts, study_folder
 from lightning_calib.report.studies.sizes import interval_text
 from lightning_calib.report.studies.table import StudyTable, score_table
+from lightning_calib.studies.scores import ScoreRow
+from lightning_calib.studies.subsets import NAME
 
 KEY, TITLE = "study-subsets", "Subsets of the test cases"
 _GAINS = ("nll", "ece", "ba_ece", "dice")

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_calib.protocol.studies.scores import ScoreRow
 from lightning_calib.report.table_files import latex_escape
 from lightning_calib.report.tables import MainTable, main_table
+from lightning_calib.studies.scores import ScoreRow
 
 
 @dataclass(frozen=True)

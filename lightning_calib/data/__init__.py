@@ -1,1 +1,0 @@
-"""Images, stored outputs and how they are split."""

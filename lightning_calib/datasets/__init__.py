@@ -1,0 +1,1 @@
+"""Image DataModules: from files to batches."""

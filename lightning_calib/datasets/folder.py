@@ -1,0 +1,133 @@
+"""A user's own images and masks in two folders."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_calib.datasets.cases import Case, DataError
+from lightning_calib.datasets.checks import Facts
+from lightning_calib.datasets.dividing import divide
+from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
+from lightning_calib.datasets.pairing import pair_folders
+from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image, read_mask
+from lightning_calib.datasets.transforms import Normalization
+
+
+@dataclass(frozen=True)
+class ReadFolder:
+    """Reads a picture or NPY file with its mask.
+
+    Attributes:
+        mask_values: what the mask files hold for class 0, 1, ...; None if the class numbers themselves.
+        ignore_index: value that is kept as it is.
+    """
+
+    mask_values: tuple[int, ...] | None = None
+    ignore_index: int | None = None
+
+    def __call__(self, case: Case) -> tuple[Array, Array]:
+        """Raw image ``(H, W, channels)`` and class numbers ``(H, W)``."""
+        assert case.mask is not None
+        return read_image(case.images[0]), self.classes(read_mask(case.mask))
+
+    def classes(self, mask: Array) -> Array:
+        """Class numbers of a mask's values."""
+        if self.mask_values is None:
+            return mask
+        strange = np.setdiff1d(mask, [*self.mask_values, *([] if self.ignore_index is None else [self.ignore_index])])
+        if strange.size:
+            raise ValueError(f"values {strange[:5].tolist()} are not among mask_values {list(self.mask_values)}")
+        target = mask.astype(np.int64)
+        for number, value in enumerate(self.mask_values):
+            target[mask == value] = number
+        return target
+
+
+class Folder(ImageDataModule):
+    """Images in ``images/`` and masks of the same names in ``masks/``: PNG, JPEG, TIFF, WebP, NPY.
+
+    Args:
+        root: folder of both.
+        class_names: names of the classes, in the order of their numbers.
+        images: name of the folder of images.
+        masks: name of the folder of masks.
+        mask_values: what masks hold for class 0, 1, ..., such as ``[0, 255]``; None if the class numbers.
+        ignore_label: value in masks that counts nowhere.
+        background_class: number of the background class; None where every class counts alike.
+        group_regex: expression whose first pair of parentheses finds, in a file's name, what must stay together.
+        pool_list: text file that names the pool set's files without ending, one a line; None draws them.
+        val_list: the same for validation.
+        pool_fraction: share of the cases that form the pool set where there is no list.
+        normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
+        all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
+        options: those of :class:`~lightning_calib.datasets.images.ImageDataModule`.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        class_names: list[str],
+        images: str = "images",
+        masks: str = "masks",
+        mask_values: list[int] | None = None,
+        ignore_label: int | None = None,
+        background_class: int | None = None,
+        group_regex: str | None = None,
+        pool_list: Path | str | None = None,
+        val_list: Path | str | None = None,
+        pool_fraction: float = 0.3,
+        normalize: Normalization | None = None,
+        all_orientations: bool = False,
+        **options: Any,
+    ) -> None:
+        """Find and check the files."""
+        super().__init__(**options)
+        self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
+        self.ignore_index, self.background, self.any_orientation = ignore_label, background_class, all_orientations
+        self.mask_values = check_values(mask_values, class_names)
+        cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"))
+        if not cases and list_files(self.root / images, VOLUMES):
+            problems = [f"{self.root / images}: holds volumes; use lightning_calib.datasets.volume_folder.VolumeFolder"]
+        lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
+        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
+        self._look_at(cases, normalize)
+        self.adopt(splits, problems + wrong)
+
+    def _look_at(self, cases: list[Case], normalize: Normalization | None) -> None:
+        """Take channels and normalisation from the first image that can be read."""
+        for case in cases:
+            try:
+                first = read_image(case.images[0])
+            except (OSError, ValueError):  # the check of all files names it
+                continue
+            self.in_channels = first.shape[2]
+            picture = first.dtype == np.uint8 and first.shape[2] == 3
+            if normalize == "imagenet" and not picture:
+                wrong = f"{first.dtype} with {first.shape[2]} channels; normalize: imagenet needs 8-bit RGB"
+                raise DataError([f"{case.images[0]}: {wrong}, set normalize: image"], self.where)
+            self.normalization = normalize or ("imagenet" if picture else "image")
+            return
+
+    def recipe(self) -> str:
+        """Also depends on how masks are read, and on what the first image was."""
+        return super().recipe() + repr((self.mask_values, self.in_channels, self.normalization))
+
+    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+        """Also refuses images of another kind than the first."""
+        facts = super().describe(case, image, target)
+        if self.normalization == "imagenet" and image.dtype != np.uint8:
+            raise ValueError(f"{case.images[0]}: {image.dtype}, not 8 bits as the others; set normalize: image")
+        return facts
+
+    def reader(self) -> ReadImage:
+        """Reads files."""
+        return ReadFolder(self.mask_values, self.ignore_index)
+
+
+def check_values(values: list[int] | None, class_names: list[str]) -> tuple[int, ...] | None:
+    """The values as a tuple, if there is one for each class, none twice."""
+    if values is not None and (len(values) != len(class_names) or len(set(values)) != len(values)):
+        raise ValueError(f"mask_values {values} must hold one value for each of the {len(class_names)} classes")
+    return None if values is None else tuple(values)

@@ -1,0 +1,126 @@
+"""What all 2D DataModules share: the way from an image file to a batch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
+from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.checks import Facts, label_facts
+from lightning_calib.datasets.sampling import SampleKey, generator
+from lightning_calib.datasets.transforms import Augmentation, ImageTransform, Normalization
+
+Array = NDArray[Any]
+ReadImage = Callable[[Case], tuple[Array, Array]]
+RawTransform = Callable[[Array, str], Array]
+
+
+class ImageDataset(Dataset[dict[str, Any]]):
+    """Images and targets of some cases, transformed.
+
+    Args:
+        cases: the cases, in order.
+        read: gives the raw image ``(H, W, channels)`` and the target ``(H, W)`` of a case.
+        transform: what happens to both.
+        seed: seed of crops and augmentation.
+        raw_transform: applied to the raw 8-bit image and its case id before anything else (corruptions).
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        read: ReadImage,
+        transform: ImageTransform,
+        seed: int = 0,
+        raw_transform: RawTransform | None = None,
+    ) -> None:
+        """Keep the arguments."""
+        self.cases, self.read, self.transform = list(cases), read, transform
+        self.seed, self.raw_transform = seed, raw_transform
+
+    def __len__(self) -> int:
+        """Number of cases."""
+        return len(self.cases)
+
+    def __getitem__(self, key: SampleKey | int) -> dict[str, Any]:
+        """Sample of a key: ``image (channels, H, W)`` float32, ``target (H, W)`` int64, ``case_id``."""
+        key = SampleKey.of(key)
+        case = self.cases[key.position]
+        image, target = self.read(case)
+        if self.raw_transform is not None:
+            image = self.raw_transform(image, case.case_id)
+        image, target = self.transform(image, target, generator(self.seed, key, case.case_id))
+        sample = {
+            "image": torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))),
+            "target": torch.from_numpy(target.astype(np.int64)),
+            "case_id": case.case_id,
+        }
+        if case.window is not None:
+            sample["geometry"] = {"tile": case.group, "window": list(case.window)}
+        return sample
+
+
+class ImageDataModule(SegmentationDataModule):
+    """Base of the 2D DataModules: raw images go through one transform.
+
+    Args:
+        image_size: height and width that images and targets are resized to; None keeps the files' own.
+        crop_size: height and width of training and validation crops; None takes whole images. Validation
+            crops are the same every epoch. The pool set always comes in whole images.
+        augmentation: none; light (mirroring, brightness); strong (also scale .5 to 2, colour, blur, noise).
+        raw_transform: applied to the raw 8-bit image and its case id before anything else, in every part.
+        options: those of :class:`~lightning_calib.datasets.base.SegmentationDataModule`.
+    """
+
+    any_orientation = False
+    normalization: Normalization = "imagenet"
+
+    def __init__(
+        self,
+        image_size: tuple[int, int] | None = None,
+        crop_size: tuple[int, int] | None = None,
+        augmentation: Augmentation = "light",
+        raw_transform: RawTransform | None = None,
+        **options: Any,
+    ) -> None:
+        """Keep the options."""
+        super().__init__(**options)
+        at_least("image_size", image_size, 1)
+        at_least("crop_size", crop_size, 1)
+        self.image_size, self.crop_size, self.augmentation = image_size, crop_size, augmentation
+        self.raw_transform = raw_transform
+
+    def reader(self) -> ReadImage:
+        """What reads a case: raw image ``(H, W, channels)`` and target ``(H, W)``."""
+        raise NotImplementedError
+
+    def transform(self, stage: Stage) -> ImageTransform:
+        """What happens to images in a stage."""
+        return ImageTransform(
+            image_size=self.image_size,
+            crop_size=None if stage == "predict" else self.crop_size,
+            augmentation=self.augmentation if stage == "train" else "none",
+            normalization=self.normalization,
+            any_orientation=self.any_orientation,
+        )
+
+    def dataset(self, cases: Sequence[Case], stage: Stage) -> ImageDataset:
+        """Samples of some cases as a stage needs them."""
+        seed = self.sample_seed if stage == "train" else 0
+        return ImageDataset(cases, self.reader(), self.transform(stage), seed, self.raw_transform)
+
+    def inspect(self, case: Case) -> Facts:
+        """Facts on one case, see :meth:`describe`."""
+        return self.describe(case, *self.reader()(case))
+
+    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+        """Size and class counts; raises if image and mask differ in size or a label is out of range."""
+        if image.shape[:2] != target.shape:
+            raise ValueError(f"the image is {image.shape[:2]}, the mask {target.shape}; both must be the same")
+        if image.shape[2] != self.in_channels:
+            raise ValueError(f"the image has {image.shape[2]} channels, the others {self.in_channels}")
+        return {"shape": list(target.shape), **label_facts(target, self.num_classes, self.ignore_index)}

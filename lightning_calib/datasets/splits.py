@@ -1,0 +1,175 @@
+"""Division of cases into parts that share nothing.
+
+Each function gives ``(kept, held)``, depends on the set of ids and the seed only (not on their order), and
+keeps what belongs together on one side.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lightning_calib.datasets.cases import Splits
+
+Parts = tuple[list[str], list[str]]
+
+
+def _part(ids: Iterable[str], held: set[str]) -> Parts:
+    ordered = sorted(ids)
+    return [i for i in ordered if i not in held], [i for i in ordered if i in held]
+
+
+def check_fraction(fraction: float, name: str = "fraction") -> float:
+    """The fraction, if it is one: ``0 <= fraction < 1``."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"{name} = {fraction}; give a number from 0 to below 1")
+    return fraction
+
+
+def by_count(ids: Iterable[str], count: int, seed: int) -> Parts:
+    """Hold out ``count`` ids at random.
+
+    Raises:
+        ValueError: if fewer than ``count + 1`` ids exist.
+
+    Example:
+        >>> kept, held = by_count(["a", "b", "c", "d"], 1, seed=0)
+        >>> len(kept), len(held)
+        (3, 1)
+    """
+    ordered = sorted(ids)
+    if not 0 <= count < max(len(ordered), 1):
+        raise ValueError(f"cannot hold out {count} of {len(ordered)} cases; ask for fewer, or add cases")
+    order = np.random.default_rng(seed).permutation(len(ordered))
+    return _part(ordered, {ordered[i] for i in order[:count]})
+
+
+def by_fraction(ids: Iterable[str], fraction: float, seed: int) -> Parts:
+    """Hold out a fraction of the ids at random: at least one if the fraction is above 0, never all."""
+    ordered = sorted(ids)
+    count = round(len(ordered) * check_fraction(fraction))
+    return by_count(ordered, min(max(count, int(fraction > 0)), max(len(ordered) - 1, 0)), seed)
+
+
+def by_group(groups: Mapping[str, str], fraction: float, seed: int) -> Parts:
+    """Hold out whole groups until a fraction of the ids is reached, or would be passed by more than it lacks.
+
+    At least one group is held out if the fraction is above 0, and at least one is kept.
+
+    Args:
+        groups: group by id.
+        fraction: wanted share of ids.
+        seed: seed of the order in which groups are taken.
+
+    Example:
+        >>> by_group({"a1": "a", "a2": "a", "b1": "b", "b2": "b"}, 0.5, seed=0)
+        (['b1', 'b2'], ['a1', 'a2'])
+    """
+    sizes = {name: list(groups.values()).count(name) for name in sorted(set(groups.values()))}
+    wanted = len(groups) * check_fraction(fraction)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    taken: set[str] = set()
+    count = 0
+    for name in [list(sizes)[i] for i in order][:-1] if wanted else []:
+        if taken and abs(count + sizes[name] - wanted) >= abs(count - wanted):
+            continue
+        taken.add(name)
+        count += sizes[name]
+    return _part(groups, {i for i, name in groups.items() if name in taken})
+
+
+def by_list(ids: Iterable[str], path: Path) -> Parts:
+    """Hold out the ids of a text file, one a line; blank lines and lines that start with # do not count.
+
+    Raises:
+        ValueError: naming the lines that are no ids, or come twice.
+    """
+    known, held = set(ids), set[str]()
+    wrong: list[str] = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        name = line.strip()
+        if not name or name.startswith("#"):
+            continue
+        if name not in known or name in held:
+            wrong.append(f"line {number}: {name!r} {'is listed twice' if name in held else 'is no case'}")
+        held.add(name)
+    if wrong:
+        raise ValueError(f"{path}: {'; '.join(wrong)}. Cases are named by their files without ending")
+    return _part(known, held)
+
+
+def time_blocks(ids: Sequence[str], block: int, gap: int, name: str) -> tuple[dict[str, str], list[str]]:
+    """Cut one video into blocks of consecutive frames with frames left out in between.
+
+    Frames of a video resemble their neighbours; blocks may be divided among calibration and test without
+    near-copies on both sides.
+
+    Args:
+        ids: frames in order of time.
+        block: frames a block.
+        gap: frames left out after each block.
+        name: name of the video.
+
+    Returns:
+        Block name by frame id, and the frames left out.
+
+    Example:
+        >>> time_blocks(["f0", "f1", "f2", "f3", "f4"], block=2, gap=1, name="v")
+        ({'f0': 'v-000', 'f1': 'v-000', 'f3': 'v-001', 'f4': 'v-001'}, ['f2'])
+    """
+    if block < 1 or gap < 0:
+        raise ValueError(f"block = {block}, gap = {gap}; a block has at least 1 frame, a gap at least 0")
+    period = block + gap
+    groups = {i: f"{name}-{n // period:03d}" for n, i in enumerate(ids) if n % period < block}
+    return groups, [i for i in ids if i not in groups]
+
+
+def hold_out_blocks(
+    videos: Mapping[str, Sequence[str]], block: int, gap: int, fraction: float, seed: int
+) -> tuple[list[str], list[str], list[str]]:
+    """Hold out blocks of frames, and leave out what lies closer than ``gap`` frames to them.
+
+    Args:
+        videos: frames in order of time, by video.
+        block: frames a block.
+        gap: frames left out on either side of a held-out block.
+        fraction: wanted share of frames.
+        seed: seed of the choice.
+
+    Returns:
+        Frames kept, held out, and left out.
+    """
+    groups: dict[str, str] = {}
+    for name, ids in videos.items():
+        groups |= time_blocks(ids, block, 0, name)[0]
+    kept, held = by_group(groups, fraction, seed)
+    chosen = set(held)
+    near = {
+        ids[n]
+        for ids in videos.values()
+        for n in range(len(ids))
+        if ids[n] not in chosen and chosen.intersection(ids[max(n - gap, 0) : n + gap + 1])
+    }
+    return [i for i in kept if i not in near], held, sorted(near)
+
+
+def assert_disjoint(splits: Splits) -> None:
+    """Refuse parts that share a case, or a region of a file.
+
+    Raises:
+        ValueError: naming the cases in question.
+    """
+    owners: dict[object, tuple[str, str]] = {}
+    clashes: list[str] = []
+    for part, cases in (("train", splits.train), ("val", splits.val), ("pool", splits.pool)):
+        for case in cases:
+            for key in (case.case_id, *((file.resolve(), case.window) for file in case.images)):
+                other, other_part = owners.setdefault(key, (case.case_id, part))
+                if (other, other_part) != (case.case_id, part):
+                    clashes.append(f"{case.case_id} ({part}) and {other} ({other_part})")
+    counts: dict[str, int] = {}
+    for case in splits.all:
+        counts[case.case_id] = counts.get(case.case_id, 0) + 1
+    clashes += [f"{i} appears {n} times" for i, n in counts.items() if n > 1]
+    if clashes:
+        raise ValueError(f"the same case twice: {'; '.join(dict.fromkeys(clashes))}")

@@ -1,0 +1,72 @@
+"""A user's own volumes and masks in two folders."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.dividing import divide
+from lightning_calib.datasets.pairing import pair_folders
+from lightning_calib.datasets.readers import VOLUMES
+from lightning_calib.datasets.volume_reader import VolumeReader, read_channels
+from lightning_calib.datasets.volumes import MixedSpacing, VolumeFileModule
+
+
+class VolumeFolder(VolumeFileModule):
+    """Volumes in ``images/`` and masks of the same names in ``masks/``: NIfTI, or NPY ``([channels,] D, H, W)``.
+
+    Args:
+        root: folder of both.
+        class_names: names of the classes, in the order of their numbers.
+        images: name of the folder of images.
+        masks: name of the folder of masks.
+        ignore_label: value in masks that counts nowhere.
+        background_class: number of the background class.
+        group_regex: expression whose first pair of parentheses finds, in a file's name, what must stay together.
+        pool_list: text file that names the pool set's files without ending, one a line; None draws them.
+        val_list: the same for validation.
+        pool_fraction: share of the cases that form the pool set where there is no list.
+        content_only: cut volumes to the box of voxels that are not zero, and normalise within those voxels.
+        mixed_spacing: what to do where voxel sizes differ: resample to the median, or refuse.
+        options: those of :class:`~lightning_calib.datasets.volumes.VolumeDataModule`.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        class_names: list[str],
+        images: str = "images",
+        masks: str = "masks",
+        ignore_label: int | None = None,
+        background_class: int = 0,
+        group_regex: str | None = None,
+        pool_list: Path | str | None = None,
+        val_list: Path | str | None = None,
+        pool_fraction: float = 0.3,
+        content_only: bool = False,
+        mixed_spacing: MixedSpacing = "resample",
+        **options: Any,
+    ) -> None:
+        """Find and check the files."""
+        super().__init__(**options)
+        self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
+        self.ignore_index, self.background = ignore_label, background_class
+        self.volume_reader = VolumeReader(content_only=content_only)
+        cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*VOLUMES, ".npy"))
+        lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
+        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
+        self.in_channels = _channels(cases)
+        self.adopt(splits, problems + wrong + self.settle_spacing(splits, mixed_spacing))
+
+    def recipe(self) -> str:
+        """Also depends on what the first volume was."""
+        return super().recipe() + repr(self.in_channels)
+
+
+def _channels(cases: list[Case]) -> int:
+    """Channels of the first volume that can be read."""
+    for case in cases:
+        try:
+            return len(read_channels(case.images[0]).array)
+        except Exception:  # whatever a decoder raises: the check of all files names it
+            continue
+    return 1

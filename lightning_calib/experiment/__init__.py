@@ -1,0 +1,1 @@
+"""Experiments: pipelines x repeats on one store, searched, fitted, evaluated, compared."""

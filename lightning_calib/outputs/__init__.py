@@ -1,0 +1,1 @@
+"""Frozen ensemble outputs: their store, their division, and how fits see them."""

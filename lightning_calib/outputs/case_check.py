@@ -1,0 +1,44 @@
+"""Checks on one case's arrays before they enter an output store."""
+
+from torch import Tensor
+
+from lightning_calib.outputs.manifest import Manifest, StoreError
+
+
+def check_case(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
+    """Refuse a case that could not be read back, or would spoil what is computed from it.
+
+    Args:
+        manifest: facts of the store.
+        case_id: name of the case, to become a file name.
+        logits: member scores ``(M, C, *S)``.
+        target: labels ``(*S)``.
+        valid: where the networks predicted, ``(*S)``.
+    """
+    if not case_id or case_id.startswith(".") or not case_id.isprintable() or set(case_id) & set("/\\"):
+        raise StoreError(f"case id {case_id!r} cannot name a file: no slashes, no leading dot, not empty")
+    _check_shapes(manifest, case_id, logits, target, valid)
+    if not logits.is_floating_point() or not logits.isfinite().all():
+        raise StoreError(f"case {case_id}: scores hold NaN, infinity or integers; did the training diverge?")
+    wrong = (target < 0) | (target >= manifest.num_classes)
+    if manifest.ignore_index is not None:
+        wrong &= target != manifest.ignore_index
+    if wrong.any():
+        raise StoreError(
+            f"case {case_id}: labels {sorted(set(target[wrong].tolist()))[:10]} are neither one of "
+            f"{manifest.num_classes} classes nor the ignore_index {manifest.ignore_index}"
+        )
+
+
+def _check_shapes(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None) -> None:
+    shape = tuple(target.shape)
+    if target.ndim != manifest.spatial_dims:
+        raise StoreError(f"case {case_id}: target of shape {shape} in a {manifest.spatial_dims}D store")
+    expected = (manifest.num_members, manifest.num_classes, *shape)
+    if tuple(logits.shape) != expected:
+        raise StoreError(
+            f"case {case_id}: scores of shape {tuple(logits.shape)} where {expected} "
+            "(members, classes, shape of the target) are expected"
+        )
+    if valid is not None and tuple(valid.shape) != shape:
+        raise StoreError(f"case {case_id}: valid has the shape {tuple(valid.shape)}, target {shape}")

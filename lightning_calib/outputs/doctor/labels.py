@@ -1,0 +1,176 @@
+"""Faults that show when scores of many cases are held against their labels."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from lightning_calib.outputs.doctor.finding import Finding
+from lightning_calib.outputs.doctor.sample import Sample, view_scores
+from lightning_calib.outputs.manifest import Manifest
+
+_GAIN = 0.2  # by how much a mean recall must rise for another order to be the likelier one
+_FEW = 50  # voxels below which a class says nothing about the order of classes
+_SHARE = 0.01  # of the labels, from which a class that is never predicted is worth a word
+_UNKNOWN = 1e-3  # mean probability that a network gives to a class it was never trained on
+_VOID = re.compile(r"(void|un-?label+ed|unknown|undefined|ignored?|don'?t.?care|out of roi|not labelled)", re.I)
+
+Confusion = Tensor  # (C, C) int64: rows are labels, columns predictions
+
+
+def label_range(sample: Sample) -> str | None:
+    """Labels that are neither a class nor ``ignore_index``."""
+    manifest = sample.case.manifest
+    wrong = (sample.labels < 0) | (sample.labels >= manifest.num_classes)
+    if manifest.ignore_index is not None:
+        wrong &= sample.labels != manifest.ignore_index
+    if not wrong.any():
+        return None
+    counts = sorted(Counter(sample.labels[wrong].tolist()).items())
+    listed = ", ".join(f"{label} ({count:,} voxels)" for label, count in counts[:5])
+    return f"labels {listed} where classes are 0 to {manifest.num_classes - 1} and ignore_index {manifest.ignore_index}"
+
+
+class Agreement:
+    """Confusion of pooled predictions with labels, in the stored order of axes and in others.
+
+    Args:
+        manifest: facts of the store.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        classes = manifest.num_classes
+        self.confusions: dict[str, Confusion] = {}
+        self.plain: dict[str, Confusion] = {}  # the stored order, over those cases that allow the other one
+        self.mass = torch.zeros(classes, dtype=torch.float64)  # probability of a class, summed over its own voxels
+        self.share = torch.zeros(classes, dtype=torch.float64)  # sampled labels of each class
+
+    def add(self, sample: Sample) -> None:
+        """Count the voxels of a case."""
+        counted = sample.counted
+        target = sample.target[counted]
+        classes = self.manifest.num_classes
+        labels = sample.labels[(sample.labels >= 0) & (sample.labels < classes)]
+        self.share += torch.bincount(labels, minlength=classes).double()
+        for name, scores in self._views(sample):
+            mean = scores[..., counted].mean(dim=0)  # (C, N)
+            pairs = torch.bincount(target * classes + mean.argmax(0), minlength=classes**2).view(classes, classes)
+            self.confusions[name] = self.confusions.get(name, 0) + pairs
+            if name == "":
+                plain = pairs
+                own = mean.softmax(0).gather(0, target[None])[0]
+                self.mass.index_add_(0, target, own.double())
+            self.plain[name] = self.plain.get(name, 0) + plain
+
+    def _views(self, sample: Sample) -> Iterator[tuple[str, Tensor]]:
+        """Scores as they are (name ""), and with two axes of equal length swapped or a spatial one reversed."""
+        yield "", sample.scores
+        members = sample.scores.shape[0] if self.manifest.keep == "pooled" else self.manifest.num_members
+        shape = (members, self.manifest.num_classes, *sample.case.shape)
+        names = ["member axis", "class axis", *(f"spatial axis {axis}" for axis in range(len(sample.case.shape)))]
+        first = 1 if self.manifest.keep == "pooled" else 0
+        for a, b in combinations(range(first, len(shape)), 2):
+            if shape[a] == shape[b] and not (a == 0 and b > 1):
+                yield f"{names[a]} and {names[b]} swapped", view_scores(sample, axes=(a, b))
+        for axis in range(len(sample.case.shape)):
+            yield f"{names[axis + 2]} reversed", view_scores(sample, flip=axis)
+
+    def findings(self) -> Iterator[Finding]:
+        """What the sums say."""
+        if "" not in self.confusions or not self.confusions[""].any():
+            return
+        explanations = [each for each in (self._axes(), self._class_order()) if each is not None]
+        if explanations:
+            yield max(explanations, key=lambda each: each[0])[1]
+        if (void := self._void()) is not None:
+            yield void
+
+    def _is_better(self, now: float, other: float) -> bool:
+        """Whether a mean recall is well above another one and above chance."""
+        return other >= max(now, 1 / self.manifest.num_classes) + _GAIN
+
+    def _axes(self) -> tuple[float, Finding] | None:
+        recalls = {
+            name: (mean_recall(self.plain[name]), mean_recall(confusion)) for name, confusion in self.confusions.items()
+        }
+        best = max(recalls, key=lambda name: recalls[name][1] - recalls[name][0])
+        now, other = recalls[best]
+        if not self._is_better(now, other):
+            return None
+        return other, Finding(
+            "swapped_axes",
+            "error",
+            f"predictions hit {now:.0%} of each class's voxels on average, but {other:.0%} with the {best}",
+            "scores and labels were written with different orders of axes; NIfTI files run the other way than arrays",
+            "bring the scores to (members, classes, *shape of the target) before they are stored; "
+            "`import folder` has --class_axis and --member_axis",
+        )
+
+    def _class_order(self) -> tuple[float, Finding] | None:
+        confusion = self.confusions[""]
+        present = (confusion.sum(1) >= _FEW).nonzero().flatten()
+        if len(present) < 2:
+            return None
+        recall = (confusion[present].double() / confusion[present].sum(1, keepdim=True)).numpy()
+        rows, columns = linear_sum_assignment(-recall)
+        now, best = float(recall[range(len(present)), present].mean()), float(recall[rows, columns].mean())
+        if not self._is_better(now, best):
+            return None
+        names = self.manifest.class_names
+        moved = [(int(present[r]), int(c)) for r, c in zip(rows, columns, strict=True) if present[r] != c]
+        listed = ", ".join(f"{names[label]} is predicted as {names[column]}" for label, column in moved[:4])
+        return best, Finding(
+            "class_order",
+            "error",
+            f"predictions hit {now:.0%} of each class's voxels on average, but {best:.0%} with classes in another "
+            f"order: {listed}",
+            "labels were renumbered after training, or the class axis runs the other way",
+            "number labels and score channels in the same way, and import again",
+        )
+
+    def _void(self) -> Finding | None:
+        """Classes called void, or there among the labels while no network knows them."""
+        confusion, names = self.confusions[""], self.manifest.class_names
+        called = {c for c, name in enumerate(names) if _VOID.fullmatch(name.strip())}
+        labelled, predicted = confusion.sum(1), confusion.sum(0)
+        share = self.share / self.share.sum().clamp(min=1)
+        own = self.mass / labelled.clamp(min=1)
+        unknown = {
+            c
+            for c in range(len(names))
+            if share[c] >= _SHARE and labelled[c] >= _FEW and predicted[c] == 0 and own[c] < _UNKNOWN
+        }
+        suspects = sorted(called | unknown)
+        if not suspects:
+            return None
+        told = "; ".join(
+            f"class {c} ({names[c]}) has {share[c]:.1%} of the labels, {int(predicted[c]):,} of "
+            f"{int(confusion.sum()):,} predictions and a mean probability of {own[c]:.1g} where it is right"
+            for c in suspects
+        )
+        return Finding(
+            "void_class",
+            "error" if called & unknown else "warning",
+            told,
+            "voxels without a label were given a class of their own and counted: they then dominate NLL and ECE",
+            "give such voxels the ignore_index and leave the class out of class_names; a real class that the networks "
+            "never learnt may stay",
+        )
+
+
+def mean_recall(confusion: Confusion) -> float:
+    """Mean over classes with enough voxels of the share that is predicted right.
+
+    Example:
+        >>> mean_recall(torch.tensor([[90, 10], [50, 50]]))
+        0.7
+    """
+    present = confusion.sum(1) >= _FEW
+    if not present.any():
+        return 0.0
+    return round(float((confusion.diagonal()[present].double() / confusion.sum(1)[present]).mean()), 6)

@@ -1,0 +1,118 @@
+"""Reading of score arrays that other programs wrote."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_calib.datasets.readers import VOLUMES, read_nifti
+from lightning_calib.outputs.manifest import StoreError
+
+Array = NDArray[Any]
+
+ARRAYS = (".npy", ".npz", *VOLUMES)
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """An array and, for NIfTI, where it lies in space."""
+
+    array: Array
+    geometry: dict[str, Any] | None = None
+
+
+def array_files(folder: Path, suffixes: Sequence[str] = ARRAYS) -> dict[str, Path]:
+    """Array files of a folder by their names without ending; hidden files do not count.
+
+    Raises:
+        StoreError: where there are none, or one name comes with two endings.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        ending = next((s for s in suffixes if path.name.lower().endswith(s)), None)
+        if ending is None or path.name.startswith("."):
+            continue
+        name = path.name[: -len(ending)]
+        if name in found:
+            raise StoreError(f"{path} has the same name as {found[name]}: keep one of them")
+        found[name] = path
+    if not found:
+        raise StoreError(f"{folder}: {'no files of ' + ' '.join(suffixes) if folder.is_dir() else 'no such folder'}")
+    return found
+
+
+def read_array(path: Path, key: str | None = None) -> ScoreFile:
+    """Array of a NPY, NPZ or NIfTI file; nothing is unpickled.
+
+    Args:
+        path: the file. NIfTI arrays come with their axes reversed: classes first, then ``D, H, W``.
+        key: name of the array in an NPZ file; None where it holds one only.
+    """
+    name = path.name.lower()
+    if name.endswith(VOLUMES):
+        volume = read_nifti(path)
+        return ScoreFile(volume.array, volume.geometry)
+    try:
+        if name.endswith(".npy"):
+            return ScoreFile(np.load(path, allow_pickle=False))
+        with np.load(path, allow_pickle=False) as arrays:
+            return ScoreFile(arrays[_only(path, arrays.files, key)])
+    except StoreError:
+        raise
+    except Exception as problem:  # truncated, pickled or something else altogether: numpy and zipfile differ
+        raise StoreError(f"{path} cannot be read as an array of numbers ({problem}): write it again") from problem
+
+
+def _only(path: Path, names: list[str], key: str | None) -> str:
+    """The array to take of an NPZ file."""
+    if key is not None and key in names:
+        return key
+    if key is None and len(names) == 1:
+        return names[0]
+    wanted = "which one is to be taken is not said" if key is None else f"there is no {key!r}"
+    raise StoreError(f"{path} holds the arrays {', '.join(names)}, and {wanted}: name one of them with --key")
+
+
+def arrange(
+    array: Array, spatial_dims: int, where: Path, class_axis: int | None = None, member_axis: int | None = None
+) -> Array:
+    """Bring an array to ``(M, C, *S)``.
+
+    Args:
+        array: scores.
+        spatial_dims: number of spatial axes.
+        where: the file, for messages.
+        class_axis: position of the classes; None for the first axis that is not the members'.
+        member_axis: position of the members; None where the array has no such axis.
+
+    Example:
+        >>> arrange(np.zeros((32, 40, 3)), 2, Path("a.npy"), class_axis=-1).shape
+        (1, 3, 32, 40)
+        >>> arrange(np.zeros((3, 5, 32, 40)), 2, Path("a.npy"), member_axis=1).shape
+        (5, 3, 32, 40)
+    """
+    expected = spatial_dims + 1 + (member_axis is not None)
+    if array.ndim != expected:
+        members = "members, " if member_axis is not None else ""
+        raise StoreError(
+            f"{where}: shape {array.shape} has {array.ndim} axes where {expected} are expected ({members}classes and "
+            f"{spatial_dims} of the target): a map without class axis holds no scores of classes (stack 1 - p and p "
+            "where it is the probability of one class of two); an axis of members is named by --member_axis"
+        )
+    member = None if member_axis is None else _axis(member_axis, array.ndim, "member_axis", where)
+    first = next(axis for axis in range(array.ndim) if axis != member)
+    classes = first if class_axis is None else _axis(class_axis, array.ndim, "class_axis", where)
+    if member is None:
+        return np.moveaxis(array, classes, 0)[None]
+    if member == classes:
+        raise StoreError(f"class_axis and member_axis are both axis {classes} of {array.shape} in {where}")
+    return np.moveaxis(array, (member, classes), (0, 1))
+
+
+def _axis(axis: int, ndim: int, option: str, where: Path) -> int:
+    if not -ndim <= axis < ndim:
+        raise StoreError(f"{where}: {option} = {axis} of an array with {ndim} axes")
+    return axis % ndim

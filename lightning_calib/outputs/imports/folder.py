@@ -1,0 +1,131 @@
+"""Folders of arrays, one file a case, as members or with an axis of members."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_calib.datasets.readers import PICTURES, VOLUMES, read_mask, read_nifti
+from lightning_calib.outputs.imports.arrays import ScoreFile, arrange, array_files, read_array
+from lightning_calib.outputs.imports.loop import Imported, pair
+from lightning_calib.outputs.imports.probabilities import log_probs
+from lightning_calib.outputs.manifest import Member, StoreError
+
+Array = NDArray[Any]
+Declared = Literal["logits", "probs"]
+
+_MASKS = (*PICTURES, ".npy", *VOLUMES)
+
+
+@dataclass(frozen=True)
+class ArrayFolders:
+    """Score files of one ensemble.
+
+    Args:
+        scores: one folder a member, with files of the same names; or a single folder.
+        representation: what the files hold. It is never guessed from the values.
+        targets: folder of label files with the same names.
+        valid: folder of masks, not 0 where the networks predicted.
+        key: name of the scores in NPZ files that hold several arrays.
+        target_key: name of the labels in the NPZ files of the scores, in place of ``targets``.
+        class_axis: axis of the classes in each file; None for the first that is not the members'.
+        member_axis: axis of the members in each file, where there is one.
+    """
+
+    scores: Sequence[Path]
+    representation: Declared
+    targets: Path | None = None
+    valid: Path | None = None
+    key: str | None = None
+    target_key: str | None = None
+    class_axis: int | None = None
+    member_axis: int | None = None
+    _files: list[dict[str, Path]] = field(init=False, default_factory=list)
+    _labels: dict[str, Path] = field(init=False, default_factory=dict)
+    _valid: dict[str, Path] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find the files and see that they belong together."""
+        if self.representation not in ("logits", "probs"):
+            raise StoreError(f"representation = {self.representation!r}: say logits or probs")
+        if (self.targets is None) == (self.target_key is None):
+            raise StoreError("name the labels by --targets (a folder) or by --target_key (in the NPZ files), not both")
+        if self.member_axis is not None and len(self.scores) != 1:
+            raise StoreError(f"member_axis with {len(self.scores)} folders of scores: give one, with all members in it")
+        self._files.extend(array_files(folder) for folder in self.scores)
+        for folder, files in zip(self.scores[1:], self._files[1:], strict=True):
+            pair("scores", self.case_ids, list(files), folder)
+        for place, found, name in ((self.targets, self._labels, "target"), (self.valid, self._valid, "mask")):
+            if place is not None:
+                found.update(array_files(place, _MASKS))
+                pair(name, self.case_ids, list(found), place)
+
+    @property
+    def case_ids(self) -> list[str]:
+        """Names of the files without ending, sorted."""
+        return sorted(self._files[0])
+
+    def members(self) -> list[Member]:
+        """The members: folders by name, or numbers along the member axis."""
+        if self.member_axis is None:
+            names = [folder.name for folder in self.scores]
+            return [Member(name if names.count(name) == 1 else str(n)) for n, name in enumerate(names)]
+        first = self.load(self.case_ids[0])
+        return [Member(str(number)) for number in range(len(first.scores))]
+
+    @property
+    def spatial_dims(self) -> int:
+        """Axes of the first label map."""
+        return self._target(self.case_ids[0]).array.ndim
+
+    def load(self, case_id: str) -> Imported:
+        """Read one case."""
+        target = self._target(case_id)
+        found = [self._scores(files[case_id], target) for files in self._files]
+        shapes = {array.array.shape for array in found}
+        if len(shapes) > 1:
+            raise StoreError(f"case {case_id}: members of different shapes {sorted(shapes)}; predict them alike")
+        scores, zeros = np.concatenate([array.array for array in found]), 0
+        if self.representation == "probs":
+            scores, zeros = log_probs(scores, f"case {case_id} ({self._files[0][case_id]})")
+        valid = read_mask(self._valid[case_id]) != 0 if self._valid else None
+        geometry = next((file.geometry for file in (*found, target) if file.geometry is not None), None)
+        return Imported(scores, target.array, valid, geometry, zeros)
+
+    def _scores(self, path: Path, target: ScoreFile) -> ScoreFile:
+        """Scores ``(M, C, *S)`` of a file, on the grid of the target."""
+        file = read_array(path, self.key)
+        array = arrange(file.array, target.array.ndim, path, self.class_axis, self.member_axis)
+        if array.shape[2:] != target.array.shape:
+            raise StoreError(
+                f"{path}: scores of {array.shape[1]} classes on {array.shape[2:]}, labels on {target.array.shape}: "
+                f"say with --class_axis which axis of {file.array.shape} holds the classes, or write both on one grid"
+            )
+        same_place(path, file.geometry, target.geometry)
+        return ScoreFile(array, file.geometry)
+
+    def _target(self, case_id: str) -> ScoreFile:
+        """Labels of a case, and where they lie."""
+        if self.target_key is not None:
+            return ScoreFile(read_array(self._files[0][case_id], self.target_key).array)
+        return read_target(self._labels[case_id])
+
+
+def read_target(path: Path) -> ScoreFile:
+    """Labels of a mask file, with their geometry for NIfTI."""
+    geometry = read_nifti(path).geometry if path.name.lower().endswith(VOLUMES) else None
+    return ScoreFile(read_mask(path), geometry)
+
+
+def same_place(path: Path, one: dict[str, Any] | None, other: dict[str, Any] | None) -> None:
+    """Refuse scores and labels whose affines differ, where both are known."""
+    if one is None or other is None:
+        return
+    if not np.allclose(one["affine"], other["affine"], atol=1e-3):
+        raise StoreError(
+            f"{path} and its labels lie at different places (affines {one['affine']} and {other['affine']}): resample "
+            "one to the other, or correct the header"
+        )

@@ -1,0 +1,92 @@
+"""The loop of every import: read a case, write a case, go on where it stopped."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+
+from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.dividing import group_cases
+from lightning_calib.outputs.manifest import Manifest, StoreError
+from lightning_calib.outputs.writer import OutputWriter
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One case as another program left it.
+
+    Attributes:
+        scores: ``(M, C, *S)``: logits, or log-probabilities where the store is declared so.
+        target: class numbers ``(*S)``.
+        valid: where the networks predicted, ``(*S)``; None for everywhere.
+        geometry: affine, spacing and order of axes, where they are known.
+        zeros: probabilities that were 0 and have no logarithm.
+    """
+
+    scores: Array
+    target: Array
+    valid: Array | None = None
+    geometry: dict[str, Any] | None = None
+    zeros: int = 0
+
+
+def find_groups(case_ids: Sequence[str], pattern: str | None) -> dict[str, str]:
+    """Group of each case by a regular expression (see ``group_cases``); names that it does not fit are refused."""
+    cases, strange = group_cases([Case(case_id) for case_id in case_ids], pattern)
+    if strange:
+        raise StoreError("\n".join(strange))
+    return {case.case_id: case.group for case in cases}
+
+
+def import_cases(writer: OutputWriter, case_ids: Sequence[str], load: Callable[[str], Imported]) -> Manifest:
+    """Write cases that are not written yet, then the manifest.
+
+    Args:
+        writer: the store.
+        case_ids: all cases that it is to hold.
+        load: reads one.
+
+    Returns:
+        The manifest of the finished store.
+    """
+    todo = [case_id for case_id in case_ids if case_id not in writer.done]
+    zeros = voxels = 0
+    with Progress(transient=True, console=Console(stderr=True)) as progress:
+        for number, case_id in enumerate(progress.track(todo, description=f"importing {len(todo)} cases")):
+            case = load(case_id)
+            if number == 0:
+                writer.reserve(len(todo), case.target.shape)
+            valid = None if case.valid is None else torch.from_numpy(np.ascontiguousarray(case.valid, dtype=bool))
+            scores = torch.from_numpy(np.ascontiguousarray(case.scores))
+            target = torch.from_numpy(np.ascontiguousarray(case.target, dtype=np.int64))
+            writer.write(case_id, scores, target, valid, case.geometry)
+            zeros, voxels = zeros + case.zeros, voxels + case.scores.size
+    if zeros:
+        warnings.warn(_lost(zeros, voxels), stacklevel=2)
+    return writer.finish(list(case_ids))
+
+
+def pair(name: str, ids: Sequence[str], others: Sequence[str], where: Path) -> None:
+    """Refuse cases that are in one place and not in the other, all of them in one error."""
+    lacking, extra = sorted(set(ids) - set(others)), sorted(set(others) - set(ids))
+    problems = [f"{case_id}: no {name} in {where}" for case_id in lacking]
+    problems += [f"{case_id}: {name} in {where}, but no scores" for case_id in extra]
+    if problems:
+        rest = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        raise StoreError("\n".join(problems[:20]) + rest)
+
+
+def _lost(zeros: int, values: int) -> str:
+    return (
+        f"{zeros:,} of {values:,} probabilities ({zeros / values:.3%}) were exactly 0 and became the smallest normal "
+        "number of their type: rounding has taken them, and no calibrator can bring them back; logits would have them"
+    )

@@ -1,0 +1,186 @@
+"""The manifest of an output store: what was predicted, by whom, and which files hold it."""
+
+import json
+import struct
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from lightning_calib.functional.pooling import POOLINGS
+from lightning_calib.kit.files import write_text
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+CASES = "cases"
+SUFFIX = ".safetensors"
+
+Representation = Literal["logits", "log_probs"]
+Keep = Literal["members", "pooled"]
+StoreDtype = Literal["float32", "float16"]
+
+_HEADER_DTYPES = {"float32": "F32", "float16": "F16"}
+
+
+class StoreError(ValueError):
+    """An output store is incomplete, damaged or not what it is taken for."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of the ensemble, known by the hash of its checkpoint where there is one."""
+
+    name: str
+    checkpoint: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """What the manifest says about one case.
+
+    ``changed_argmax`` counts, for each pooling, the voxels whose pooled argmax the stored precision changed,
+    among the ``voxels`` that are valid and not ignored.
+    """
+
+    case_id: str
+    shape: tuple[int, ...]
+    size: int
+    sha256: str
+    group: str
+    has_valid: bool = False
+    voxels: int = 0
+    changed_argmax: dict[str, int] = field(default_factory=dict)
+    geometry: dict[str, Any] | None = None
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> Self:
+        """Read a record from its JSON form."""
+        return cls(**{**facts, "shape": tuple(facts["shape"])})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about a store but the arrays themselves (``manifest.json``).
+
+    Args:
+        dataset: name of the data set.
+        class_names: one name a class; their number is the number of classes.
+        background: index of the background class, where the data set names one.
+        ignore_index: label of voxels that count nowhere, where there is one.
+        spatial_dims: 2 or 3.
+        members: the networks, in the order of the member axis.
+        representation: ``logits`` or ``log_probs``.
+        keep: ``members`` for ``logits (M, C, *S)``; ``pooled`` for ``z``, ``p`` and ``p0``, each ``(C, *S)``.
+        dtype: ``float32`` or ``float16``.
+        cases: one record a case, sorted by id.
+        format_version: version of this format.
+    """
+
+    dataset: str
+    class_names: tuple[str, ...]
+    background: int | None
+    ignore_index: int | None
+    spatial_dims: int
+    members: tuple[Member, ...]
+    representation: Representation = "logits"
+    keep: Keep = "members"
+    dtype: StoreDtype = "float32"
+    cases: tuple[CaseRecord, ...] = ()
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse facts that contradict each other."""
+        for name, kind in (("representation", Representation), ("keep", Keep), ("dtype", StoreDtype)):
+            if getattr(self, name) not in get_args(kind):
+                raise StoreError(f"{name} {getattr(self, name)!r}: choose one of {', '.join(get_args(kind))}")
+        if len(self.class_names) < 2:
+            raise StoreError(f"an output store needs two or more classes, got {list(self.class_names)}")
+        if not self.members:
+            raise StoreError("an output store needs one member or more")
+        if self.spatial_dims not in (2, 3):
+            raise StoreError(f"spatial_dims is 2 or 3, got {self.spatial_dims}")
+        if self.background is not None and not 0 <= self.background < self.num_classes:
+            raise StoreError(f"background {self.background} is none of the {self.num_classes} classes")
+        if self.ignore_index is not None and 0 <= self.ignore_index < self.num_classes:
+            raise StoreError(
+                f"ignore_index {self.ignore_index} is also a class ({self.class_names[self.ignore_index]})"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.class_names)
+
+    @property
+    def num_members(self) -> int:
+        """Number of members M."""
+        return len(self.members)
+
+    @property
+    def array_names(self) -> tuple[str, ...]:
+        """Names of the score arrays in each case's file."""
+        return ("logits",) if self.keep == "members" else tuple(POOLINGS)
+
+    def changed_argmax(self) -> dict[str, float]:
+        """Share of voxels whose pooled argmax the stored precision changed, for each pooling."""
+        voxels = max(sum(case.voxels for case in self.cases), 1)
+        return {name: sum(case.changed_argmax.get(name, 0) for case in self.cases) / voxels for name in POOLINGS}
+
+    def header(self) -> Self:
+        """The same manifest without its cases: what every case of one store has in common."""
+        return replace(self, cases=())
+
+    def arrays(self, case: CaseRecord) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Names, types and shapes that a case's file must hold, as a safetensors header writes them."""
+        members = (self.num_members,) if self.keep == "members" else ()
+        scores = (_HEADER_DTYPES[self.dtype], (*members, self.num_classes, *case.shape))
+        held = dict.fromkeys(self.array_names, scores) | {"target": ("I64", case.shape)}
+        return held | ({"valid": ("BOOL", case.shape)} if case.has_valid else {})
+
+    def save(self, path: Path) -> None:
+        """Write the manifest in one step; equal manifests give equal bytes."""
+        facts = asdict(self) | {
+            "num_classes": self.num_classes,
+            "num_members": self.num_members,
+            "changed_argmax": self.changed_argmax(),
+        }
+        write_text(path, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a manifest; anything else is refused with the reason."""
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            version = facts["format_version"]
+            if version != FORMAT_VERSION:
+                raise StoreError(
+                    f"{path} has format version {version}, this release reads {FORMAT_VERSION}: "
+                    "predict again, or use the release that wrote it"
+                )
+            known = {entry.name for entry in fields(cls)}
+            facts = {name: value for name, value in facts.items() if name in known}
+            facts["class_names"] = tuple(facts["class_names"])
+            facts["members"] = tuple(Member(**member) for member in facts["members"])
+            facts["cases"] = tuple(CaseRecord.from_dict(case) for case in facts["cases"])
+            return cls(**facts)
+        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:
+            raise StoreError(f"{path} is not the manifest of an output store: {problem!r}") from problem
+
+
+def case_path(root: Path, case_id: str) -> Path:
+    """File of a case."""
+    return root / CASES / f"{case_id}{SUFFIX}"
+
+
+def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Names, types and shapes of the arrays in a safetensors file, from its first bytes alone."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return {name: (facts["dtype"], tuple(facts["shape"])) for name, facts in header.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise StoreError(f"{path} is not a safetensors file ({problem})") from problem

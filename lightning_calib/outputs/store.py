@@ -1,0 +1,214 @@
+"""Reading of frozen ensemble outputs, case by case and lazily."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
+from lightning_calib.kit.files import sha256
+from lightning_calib.outputs.manifest import (
+    CASES,
+    MANIFEST,
+    SUFFIX,
+    CaseRecord,
+    Manifest,
+    StoreError,
+    case_path,
+    read_header,
+)
+
+_LISTED = 20  # problems that an error spells out; the rest is counted
+
+
+@dataclass(frozen=True)
+class StoredCase:
+    """One case of a store; its arrays are mapped from the file when they are asked for."""
+
+    path: Path
+    record: CaseRecord
+    manifest: Manifest
+
+    @property
+    def case_id(self) -> str:
+        """Name of the case."""
+        return self.record.case_id
+
+    @property
+    def group(self) -> str:
+        """Patient, sequence or tile that the case belongs to; its own id where no group is known."""
+        return self.record.group
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Spatial shape ``S``."""
+        return self.record.shape
+
+    @property
+    def geometry(self) -> Mapping[str, Any] | None:
+        """Spacing, affine and the like, where the data set has them."""
+        return self.record.geometry
+
+    @property
+    def logits(self) -> Tensor | None:
+        """Member logits ``(M, C, *S)`` in the stored precision; None where the store keeps pooled ones."""
+        return self._read("logits")[: self.manifest.num_members] if self.manifest.keep == "members" else None
+
+    @property
+    def target(self) -> Tensor:
+        """Labels ``(*S)``, int64."""
+        return self._read("target")
+
+    @property
+    def valid(self) -> Tensor | None:
+        """Where the networks predicted, bool ``(*S)``; None where that is everywhere."""
+        return self._read("valid") if self.record.has_valid else None
+
+    def pooled(self, pooling: Pooling) -> Tensor:
+        """Pooled logits ``(C, *S)`` in float32 (see :func:`lightning_calib.functional.pool`)."""
+        if pooling not in POOLINGS:
+            raise ValueError(f"unknown pooling {pooling!r}; choose one of {', '.join(POOLINGS)}")
+        if self.manifest.keep == "pooled":
+            return self._read(pooling).float()
+        return pool(self._read("logits")[None, : self.manifest.num_members], pooling)[0]
+
+    def _read(self, name: str) -> Tensor:
+        try:
+            with safe_open(self.path, framework="pt") as file:  # maps the file; nothing is copied
+                tensor: Tensor = file.get_tensor(name)
+        except Exception as problem:
+            raise StoreError(f"{self.path}: cannot read {name!r} ({problem})") from problem
+        return tensor
+
+
+class OutputStore:
+    """Frozen outputs of an ensemble: ``manifest.json`` and one safetensors file a case.
+
+    Opening checks presence, sizes and headers of all files and names every one that is missing, truncated
+    or foreign; :meth:`verify` checks the contents too. Cases are read when asked for, so that memory does
+    not grow with their number.
+
+    Args:
+        path: the folder, usually ``runs/<name>/outputs``.
+        members: take the first so many members for the ensemble; None for all.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from lightning_calib.outputs.manifest import Member
+        >>> from lightning_calib.outputs.writer import OutputWriter
+        >>> folder = Path(tempfile.mkdtemp()) / "outputs"
+        >>> writer = OutputWriter(folder, "toy", ["sky", "road"], 2, [Member("0"), Member("1")])
+        >>> _ = writer.write("a", logits=torch.zeros(2, 2, 4, 4), target=torch.zeros(4, 4, dtype=torch.long))
+        >>> _ = writer.finish()
+        >>> store = OutputStore(folder)
+        >>> len(store), store["a"].logits.shape, store["a"].pooled("p").shape
+        (1, torch.Size([2, 2, 4, 4]), torch.Size([2, 4, 4]))
+    """
+
+    def __init__(self, path: str | Path, members: int | None = None) -> None:
+        """Open a finished store."""
+        self.path = Path(path)
+        self.manifest = Manifest.load(_manifest_path(self.path))
+        self._records = {case.case_id: case for case in self.manifest.cases}
+        _refuse(self.path, [*self._problems(), *self._foreign()])
+        self.stored_members = self.manifest.num_members
+        if members is not None:
+            self.manifest = self._first(members)
+
+    def _first(self, members: int) -> Manifest:
+        """The manifest of a smaller ensemble."""
+        if not 1 <= members <= self.stored_members:
+            raise StoreError(f"members = {members}: {self.path} has {self.stored_members}")
+        if self.manifest.keep == "pooled" and members < self.stored_members:
+            raise StoreError(
+                f"{self.path} keeps pooled logits alone, so that smaller ensembles cannot be made of it; predict again "
+                "with --outputs.keep members"
+            )
+        return replace(self.manifest, members=self.manifest.members[:members])
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        """Ids of all cases, sorted."""
+        return tuple(self._records)
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """Group of each case."""
+        return {case_id: record.group for case_id, record in self._records.items()}
+
+    def __len__(self) -> int:
+        """Number of cases."""
+        return len(self._records)
+
+    def __contains__(self, case_id: object) -> bool:
+        """Whether the store holds a case."""
+        return case_id in self._records
+
+    def __iter__(self) -> Iterator[StoredCase]:
+        """Go through the cases in the order of their ids."""
+        return (self[case_id] for case_id in self._records)
+
+    def __getitem__(self, case_id: str) -> StoredCase:
+        """One case by its id."""
+        if case_id not in self._records:
+            some = ", ".join(list(self._records)[:5])
+            raise KeyError(f"no case {case_id!r} in {self.path}; it holds {len(self)} cases: {some}, ...")
+        return StoredCase(case_path(self.path, case_id), self._records[case_id], self.manifest)
+
+    def verify(self) -> None:
+        """Check the hash of every file; all that differ are named in one error."""
+        changed = [
+            f"{path} does not have the content that the manifest records: predict this case again"
+            for case in self.manifest.cases
+            if sha256(path := case_path(self.path, case.case_id)) != case.sha256
+        ]
+        _refuse(self.path, changed)
+
+    def _problems(self) -> Iterator[str]:
+        for case in self.manifest.cases:
+            path = case_path(self.path, case.case_id)
+            if not path.is_file():
+                yield f"{path} is missing"
+            elif (size := path.stat().st_size) != case.size:
+                yield f"{path} has {size:,} bytes, the manifest records {case.size:,}: truncated or changed"
+            else:
+                yield from _header_problem(path, self.manifest.arrays(case))
+
+    def _foreign(self) -> Iterator[str]:
+        for path in sorted((self.path / CASES).glob(f"*{SUFFIX}")):
+            if path.name.removesuffix(SUFFIX) not in self._records and not path.name.startswith("."):
+                yield f"{path} is not in the manifest: a file of another run?"
+
+
+def _header_problem(path: Path, expected: dict[str, tuple[str, tuple[int, ...]]]) -> Iterator[str]:
+    try:
+        found = read_header(path)
+    except StoreError as problem:
+        yield str(problem)
+        return
+    if found != expected:
+        yield f"{path} holds {found} where the manifest records {expected}"
+
+
+def _manifest_path(root: Path) -> Path:
+    path = root / MANIFEST
+    if path.is_file():
+        return path
+    if not root.is_dir():
+        raise StoreError(f"there is no output store at {root}: write one with `train.py predict`")
+    written = len(list((root / CASES).glob(f"*{SUFFIX}")))
+    raise StoreError(
+        f"{path} is missing and {written} case files are there: `predict` has not finished; "
+        "run it again with the same config and it goes on where it stopped"
+    )
+
+
+def _refuse(root: Path, problems: list[str]) -> None:
+    if not problems:
+        return
+    rest = [f"... and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+    listed = "\n  ".join(problems[:_LISTED] + rest)
+    raise StoreError(f"{len(problems)} problem(s) in the output store {root}:\n  {listed}")

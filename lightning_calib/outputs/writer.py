@@ -1,0 +1,243 @@
+"""Writing of frozen ensemble outputs, one atomic file a case."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lightning_calib.functional.pooling import POOLINGS, pool
+from lightning_calib.kit.files import atomic_path, sha256, write_text
+from lightning_calib.outputs.case_check import check_case
+from lightning_calib.outputs.manifest import (
+    CASES,
+    MANIFEST,
+    CaseRecord,
+    Keep,
+    Manifest,
+    Member,
+    Representation,
+    StoreDtype,
+    StoreError,
+    case_path,
+)
+
+_DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
+_HEADER = ".header.json"  # no case id starts with a dot
+_UNFINISHED = "unfinished"  # folder of the facts about written cases until the manifest has them
+_HEADER_BYTES = 1024  # of a safetensors file, rounded up
+
+
+class OutputWriter:
+    """Write an output store; an interrupted one is continued.
+
+    Each case becomes ``cases/<case_id>.safetensors`` and, until :meth:`finish`, a small JSON file of facts
+    beside the folder of cases. Several processes may write different cases of one store; one of them
+    finishes it once all have written.
+
+    Args:
+        path: folder of the store; a store of the same members and options is continued, any other refused.
+        dataset: name of the data set.
+        class_names: one name a class.
+        spatial_dims: 2 or 3.
+        members: the networks in the order of the member axis.
+        background: index of the background class, where there is one.
+        ignore_index: label of voxels that count nowhere, where there is one.
+        representation: whether the scores are ``logits`` or ``log_probs``.
+        keep: ``members``, or ``pooled`` for ``z``, ``p`` and ``p0`` in place of the members.
+        dtype: precision of the stored scores.
+        groups: group of each case; a case that is absent is its own group.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        dataset: str,
+        class_names: Sequence[str],
+        spatial_dims: int,
+        members: Sequence[Member],
+        background: int | None = None,
+        ignore_index: int | None = None,
+        representation: Representation = "logits",
+        keep: Keep = "members",
+        dtype: StoreDtype = "float32",
+        groups: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a new or an unfinished store."""
+        self.path = Path(path)
+        self.groups = dict(groups or {})
+        self.manifest = Manifest(
+            dataset=dataset,
+            class_names=tuple(class_names),
+            background=background,
+            ignore_index=ignore_index,
+            spatial_dims=spatial_dims,
+            members=tuple(members),
+            representation=representation,
+            keep=keep,
+            dtype=dtype,
+        )
+        self._facts = self.path / _UNFINISHED
+        finished = self._continue(self.path / MANIFEST)
+        self._finished = {case.case_id: case for case in finished.cases} if finished else {}
+        if not finished and not self._continue(self._facts / _HEADER):
+            _refuse_unknown_files(self.path)
+            self._facts.mkdir(parents=True, exist_ok=True)
+            self.manifest.save(self._facts / _HEADER)
+        (self.path / CASES).mkdir(parents=True, exist_ok=True)
+
+    def _continue(self, path: Path) -> Manifest | None:
+        """The manifest of an earlier run, refused where it is of other members or options."""
+        if not path.is_file():
+            return None
+        earlier = Manifest.load(path)
+        ours, theirs = asdict(self.manifest), asdict(earlier.header())
+        if differing := [name for name in ours if ours[name] != theirs[name]]:
+            told = "; ".join(f"{name}: {theirs[name]!r} there, {ours[name]!r} now" for name in differing)
+            raise StoreError(
+                f"{self.path} holds outputs of another run ({told}): remove the folder or name another one"
+            )
+        return earlier
+
+    @property
+    def done(self) -> set[str]:
+        """Ids of the cases that are already written."""
+        facts = {path.stem for path in self._facts.glob("*.json") if path.name != _HEADER}
+        return {
+            case_id
+            for case_id in facts | set(self._finished)
+            if case_path(self.path, case_id).is_file()
+            and case_path(self.path, case_id).stat().st_size == self._record(case_id).size
+        }
+
+    def case_bytes(self, shape: Sequence[int]) -> int:
+        """Size of one case of spatial shape ``shape`` in bytes, header included."""
+        maps = self.manifest.num_members if self.manifest.keep == "members" else len(POOLINGS)
+        voxel = maps * self.manifest.num_classes * _DTYPES[self.manifest.dtype].itemsize + 8 + 1
+        return prod(shape) * voxel + _HEADER_BYTES
+
+    def reserve(self, num_cases: int, shape: Sequence[int]) -> int:
+        """Size of ``num_cases`` more cases of spatial shape ``shape``; refused where the disk cannot hold it.
+
+        Returns:
+            The size in bytes.
+        """
+        needed, free = num_cases * self.case_bytes(shape), shutil.disk_usage(self.path).free
+        if needed > free:
+            raise StoreError(
+                f"{num_cases} cases of {'x'.join(map(str, shape))} voxels need {needed / 1e9:.2f} GB in "
+                f"{self.path}, where {free / 1e9:.2f} GB are free: choose another folder, keep: pooled "
+                "or dtype: float16"
+            )
+        return needed
+
+    def write(
+        self,
+        case_id: str,
+        logits: Tensor,
+        target: Tensor,
+        valid: Tensor | None = None,
+        geometry: dict[str, Any] | None = None,
+    ) -> CaseRecord:
+        """Write one case.
+
+        Args:
+            case_id: its name, fit for a file name.
+            logits: member scores ``(M, C, *S)``, finite.
+            target: labels ``(*S)``.
+            valid: where the networks predicted, ``(*S)``; None for everywhere.
+            geometry: spacing, affine and the like; JSON.
+
+        Returns:
+            What the manifest will say about the case.
+        """
+        check_case(self.manifest, case_id, logits, target, valid)
+        self.reserve(1, target.shape)
+        logits, target = logits.detach().cpu(), target.detach().cpu().long()
+        valid = None if valid is None else valid.detach().cpu().bool()
+        arrays = self._scores(case_id, logits) | {"target": target} | ({} if valid is None else {"valid": valid})
+        path = case_path(self.path, case_id)
+        with atomic_path(path) as aside:
+            save_file({name: array.contiguous() for name, array in arrays.items()}, aside)
+        counted = _counted(target, valid, self.manifest.ignore_index)
+        record = CaseRecord(
+            case_id=case_id,
+            shape=tuple(target.shape),
+            size=path.stat().st_size,
+            sha256=sha256(path),
+            group=self.groups.get(case_id, case_id),
+            has_valid=valid is not None,
+            voxels=int(counted.sum()),
+            changed_argmax=self._changed(logits, arrays, counted),
+            geometry=geometry,
+        )
+        self._facts.mkdir(parents=True, exist_ok=True)
+        write_text(self._facts / f"{case_id}.json", json.dumps(asdict(record)))
+        return record
+
+    def finish(self, case_ids: Iterable[str] | None = None) -> Manifest:
+        """Write ``manifest.json`` over all written cases.
+
+        Args:
+            case_ids: the cases that must be there; the ones that are not are named in the error.
+        """
+        done = self.done
+        if missing := sorted(set(case_ids or ()) - done):
+            raise StoreError(f"{self.path}: {len(missing)} case(s) are not written: {', '.join(missing[:20])}")
+        if not done:
+            raise StoreError(f"{self.path}: no case was written")
+        records = tuple(self._record(case_id) for case_id in sorted(done))
+        manifest = Manifest(**{**vars(self.manifest), "cases": records})
+        manifest.save(self.path / MANIFEST)
+        shutil.rmtree(self._facts, ignore_errors=True)
+        for leftover in (self.path / CASES).glob(".*"):  # of processes that were killed while they wrote
+            leftover.unlink(missing_ok=True)
+        self._finished = {case.case_id: case for case in records}
+        return manifest
+
+    def _record(self, case_id: str) -> CaseRecord:
+        path = self._facts / f"{case_id}.json"
+        if path.is_file():
+            return CaseRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return self._finished[case_id]
+
+    def _scores(self, case_id: str, logits: Tensor) -> dict[str, Tensor]:
+        """The score arrays to store, in the stored precision."""
+        pooled = self.manifest.keep == "pooled"
+        scores = {name: pool(logits[None], name)[0] for name in POOLINGS} if pooled else {"logits": logits}
+        scores = {name: array.to(_DTYPES[self.manifest.dtype]) for name, array in scores.items()}
+        if not all(array.isfinite().all() for array in scores.values()):
+            raise StoreError(f"case {case_id}: scores are beyond the range of float16; store float32")
+        return scores
+
+    def _changed(self, logits: Tensor, stored: dict[str, Tensor], counted: Tensor) -> dict[str, int]:
+        """Voxels whose pooled argmax the stored precision changed, for each pooling."""
+        if self.manifest.dtype == "float32":
+            return {}
+        changed: dict[str, int] = {}
+        for name in POOLINGS:
+            after = stored[name].float() if name in stored else pool(stored["logits"][None], name)[0]
+            differs = pool(logits[None], name)[0].argmax(0) != after.argmax(0)
+            changed[name] = int((differs & counted).sum())
+        return changed
+
+
+def _counted(target: Tensor, valid: Tensor | None, ignore_index: int | None) -> Tensor:
+    """Voxels that count: valid and not ignored."""
+    counted = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    return counted if valid is None else counted & valid
+
+
+def _refuse_unknown_files(root: Path) -> None:
+    """A folder with case files and no manifest at all was not written by an :class:`OutputWriter`."""
+    if unknown := sorted(path.name for path in (root / CASES).glob("[!.]*")):
+        raise StoreError(
+            f"{root / CASES} holds {len(unknown)} file(s) of unknown origin ({', '.join(unknown[:3])}, ...): "
+            "remove the folder or name another one"
+        )

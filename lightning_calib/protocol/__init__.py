@@ -1,1 +1,0 @@
-"""Search, repeats, statistics and studies over many pipelines."""

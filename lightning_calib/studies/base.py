@@ -1,0 +1,243 @@
+"""What all studies share: where they read and write, which pipelines they look at, how their jobs are done."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
+from lightning_calib.executors.local import Workers
+from lightning_calib.experiment import layout
+from lightning_calib.experiment.evaluation import TestCase
+from lightning_calib.experiment.plan import digest
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.rows import Row, read_rows, write_rows
+from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.files import sha256
+from lightning_calib.kit.progress import Display
+from lightning_calib.outputs.manifest import MANIFEST
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
+
+STUDIES, FACTS = "studies", "study.json"
+DIGITS = 10  # of what is summed up: beyond, sums over another number of threads differ
+
+# "Representative" calibrators of the paper's sensitivity analyses.
+PAPER_SUBSET = ("ts(z)", "ms(z)", "ms_c(z)", "lts(z)", "cdc(z)")
+
+Job = TypeVar("Job")
+Pipelines = str | list[str]
+
+
+class StudyError(ValueError):
+    """A study cannot be made; the message says what it lacks."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study of a calibration run.
+
+    Attributes:
+        name: of the study; its files are in ``studies/<name>`` below the run's folder.
+        calibration: the run's folder.
+        outputs: the run's output store; None takes the folder that the run recorded.
+        workers: processes at a time; 0 does everything in this one.
+        display: show progress.
+        start: called once in every worker process, to set up logging and the like.
+    """
+
+    name: str
+    calibration: Path
+    outputs: Path | None = None
+    workers: int = 1
+    display: bool = True
+    start: Callable[[], None] | None = None
+
+    @cached_property
+    def results(self) -> Results:
+        """What ``calibrate.py run`` left."""
+        return Results.open(self.calibration)
+
+    @cached_property
+    def store(self) -> OutputStore:
+        """The run's frozen outputs."""
+        return OutputStore(self.outputs or Path(self.results.settings["outputs"]))
+
+    @property
+    def folder(self) -> Path:
+        """Where the study writes."""
+        return self.calibration / STUDIES / self.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What workers get: tables and stores are opened where they are needed."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    def names(self, pipelines: Pipelines | None, default: Sequence[str] = ()) -> tuple[str, ...]:
+        """Pipelines to look at, in the order of the run.
+
+        Args:
+            pipelines: names, as a list or parted by commas; ``paper`` and ``all`` stand for theirs.
+            default: taken where None are named, as far as the run has them; all of the run where empty.
+        """
+        held = [name for name in self.results.pipelines if self.fitted_repeats(name)]
+        if pipelines is None:
+            wanted = [name for name in default if name in held] or held
+        else:
+            wanted = [str(name) for name in expand_pipelines(pipelines)]
+        if strange := [name for name in wanted if name not in held]:
+            raise StudyError(
+                f"{', '.join(strange)}: no fits in {self.calibration}; it has {', '.join(held) or 'none at all'}. "
+                "Fit them with `calibrate.py run`"
+            )
+        if not wanted:
+            raise StudyError(f"no pipeline of {self.calibration} was fitted; start `calibrate.py run` again")
+        return tuple(name for name in held if name in wanted)
+
+    def fitted_repeats(self, pipeline: str) -> list[int]:
+        """Repeats in which a pipeline was fitted."""
+        fits = ((r, self.results.fit(r, pipeline)) for r in self.results.repeats)
+        return [r for r, fit in fits if fit is not None and fit["status"] == "ok"]
+
+    def calibrator(self, repeat: int, pipeline: str) -> Calibrator:
+        """A fitted calibrator."""
+        found = self.results.calibrator(repeat, pipeline)
+        if found is None:
+            raise StudyError(f"{self.results.task_folder(repeat, pipeline)} has no calibrator; run `calibrate.py run`")
+        return found.eval()
+
+    def cases(self, pooling: Pooling, store: OutputStore | None = None) -> StoredCases:
+        """Pooled cases as the run saw them."""
+        return StoredCases(store or self.store, pooling, self.results.settings.get("outside", "exclude"))
+
+    def by_pooling(self, names: Sequence[str], repeat: int) -> dict[Pooling, tuple[str, ...]]:
+        """Fitted pipelines of a repeat by their pooling, so that each case is read once for all of them."""
+        groups: dict[Pooling, list[str]] = {}
+        for name in names:
+            if repeat in self.fitted_repeats(name):
+                groups.setdefault(PipelineName.parse(name).pooling, []).append(name)
+        return {pooling: tuple(group) for pooling, group in groups.items()}
+
+    def do(self, jobs: Sequence[Job], work: Callable[[Job], None], tell: Callable[[Job], str]) -> None:
+        """Do all jobs, spread over the workers; what failed is told once all others are done.
+
+        Args:
+            jobs: what is not done yet.
+            work: does one of them and writes what came out; importable by name.
+            tell: one line about a job.
+        """
+        failed: dict[str, str] = {}
+        threads = int(self.results.settings.get("threads", 1))
+        with (
+            Workers(self.workers, threads, self.start) as processes,
+            Display([self.name for _ in jobs], self.workers, quiet=not self.display) as shown,
+        ):
+            started = time.perf_counter()
+            for outcome in processes.run(jobs, work):
+                text = tell(outcome.job)
+                if outcome.error is not None:
+                    failed[text] = outcome.error
+                seconds, started = time.perf_counter() - started, time.perf_counter()
+                shown.done(self.name, text if outcome.error is None else f"FAILED {text}", seconds)
+        if failed:
+            listed = "\n".join(f"  {text}: {error}" for text, error in failed.items())
+            raise StudyError(f"{len(failed)} of {len(jobs)} parts of the study {self.name} failed:\n{listed}")
+
+    def passes(self, names: Sequence[str], facts: Any = None, cases: int | None = None) -> "dict[Path, Pass]":  # noqa: ANN401
+        """All passes over test cases that some pipelines need, by the file that keeps what each finds.
+
+        Args:
+            names: the pipelines.
+            facts: what else the content of the files depends on.
+            cases: test cases a repeat, evenly spread; None for all.
+        """
+        found = {}
+        for repeat in self.results.repeats:
+            case_ids = spread(self.results.test_cases(repeat), cases)
+            for pooling, group in self.by_pooling(names, repeat).items():
+                files = {name: self.results.task_folder(repeat, name) / layout.CALIBRATOR for name in group}
+                known = {
+                    "outputs": sha256(self.store.path / MANIFEST),
+                    "calibrators": {name: sha256(path) for name, path in files.items()},
+                    "outside": self.results.settings.get("outside"),
+                    "cases": case_ids,
+                    "facts": facts,
+                }
+                path = self.folder / "parts" / f"{repeat}-{pooling}-{digest(known)}.csv"
+                found[path] = Pass(repeat, pooling, group, case_ids)
+        return found
+
+    def tabulate(
+        self,
+        jobs: Mapping[Path, Job],
+        compute: Callable[[Job], list[Row]],
+        kind: type[Row],
+        tell: Callable[[Job], str] = str,
+    ) -> list[Row]:
+        """Rows of all jobs, in their order; what an earlier call has left in its file is read.
+
+        Args:
+            jobs: by the file that keeps their rows.
+            compute: rows of a job; importable by name.
+            kind: class of the rows.
+            tell: one line about a job.
+        """
+        pending = [(path, job) for path, job in jobs.items() if not path.is_file()]
+        self.do(pending, partial(_write_part, compute, kind), lambda part: tell(part[1]))
+        return [row for path in jobs for row in read_rows(path, kind)]
+
+    def save(self, name: str, rows: Iterable[Row], kind: type[Row]) -> None:
+        """Write a table of the study."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_rows(self.folder / name, rows, kind)
+
+    def write(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Write ``study.json``, which says that the study is whole, and hand it back as it reads."""
+        rounded: dict[str, Any] = layout.plain({"study": self.name, **facts}, DIGITS)
+        layout.write_json(self.folder / FACTS, rounded)
+        return rounded
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Fitted pipelines of one pooling, to be applied to test cases of one repeat."""
+
+    repeat: int
+    pooling: Pooling
+    pipelines: tuple[str, ...]
+    case_ids: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """One line for the progress display."""
+        return f"{', '.join(self.pipelines)}, repeat {self.repeat}"
+
+
+def spread(case_ids: Sequence[str], count: int | None) -> tuple[str, ...]:
+    """Some of the cases, evenly spread over the list; all for None.
+
+    Example:
+        >>> spread("abcdefghi", 3)
+        ('a', 'e', 'i')
+    """
+    if count is None or count >= len(case_ids):
+        return tuple(case_ids)
+    if count < 1:
+        raise StudyError(f"{count} cases; give at least 1")
+    step = (len(case_ids) - 1) / max(count - 1, 1)
+    return tuple(case_ids[round(step * n)] for n in range(count))
+
+
+def _write_part(compute: Callable[[Job], list[Row]], kind: type[Row], part: tuple[Path, Job]) -> None:
+    path, job = part
+    rows = compute(job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(path, rows, kind)
+
+
+def read_cases(cases: StoredCases, case_ids: Sequence[str]) -> Iterator[TestCase]:
+    """Pooled cases with their distances, in order."""
+    for case_id in case_ids:
+        logits, target = cases.read(case_id)
+        yield TestCase(case_id, logits[None], target[None], cases.distance(case_id)[None])

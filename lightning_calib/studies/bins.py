@@ -1,0 +1,173 @@
+"""Do ECE and ACE rank pipelines alike whatever the number of bins (Appendix G)?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import kendalltau
+
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.rows import BINS
+from lightning_calib.functional.statistics import image_statistics
+from lightning_calib.studies.base import PAPER_SUBSET, Pass, Pipelines, Study, StudyError
+
+NAME = "bins"
+ECE_BINS, ACE_BINS = (20, 30, 40, 50), (15, 20, 30, 40)
+MAIN = {"ece": 50, "ace": 15}  # of the main results
+NEARLY = 0.8  # Kendall's tau from which on a ranking counts as nearly stable
+
+
+@dataclass(frozen=True)
+class EceRow:
+    """ECE of one case at one number of bins (``cases.csv``)."""
+
+    repeat: int
+    pipeline: str
+    case: str
+    bins: int
+    ece: float
+
+
+@dataclass(frozen=True)
+class BinningRow:
+    """ECE or ACE of a pipeline at one number of bins (``bins.csv``); bounds of ACE are its extremes over repeats."""
+
+    metric: str
+    bins: int
+    pipeline: str
+    mean: float
+    low: float
+    high: float
+
+
+def run_bins(
+    study: Study,
+    pipelines: Pipelines | None = None,
+    ece_bins: Sequence[int] = ECE_BINS,
+    ace_bins: Sequence[int] = ACE_BINS,
+) -> dict[str, Any]:
+    """Recompute ECE and ACE at other numbers of bins, and compare the rankings.
+
+    Args:
+        study: where to read and write.
+        pipelines: which to rank; None for the paper's subset.
+        ece_bins: numbers of bins for ECE, divisors of 600.
+        ace_bins: the same for ACE.
+
+    Returns:
+        ``study.json``, with Kendall's tau and a verdict for both metrics.
+    """
+    names = study.names(pipelines, PAPER_SUBSET)
+    if wrong := [bins for bins in (*ece_bins, *ace_bins) if bins < 1 or BINS % bins]:
+        raise StudyError(f"{wrong} bins cannot be made of {BINS} fine ones exactly: choose divisors of {BINS}")
+    jobs = study.passes(names, sorted(ece_bins))
+    rows = study.tabulate(jobs, partial(ece_rows, study, tuple(ece_bins)), EceRow)
+    study.save("cases.csv", rows, EceRow)
+    summary = [summarize_ece(study.results, rows, name, bins) for bins in ece_bins for name in names]
+    summary += [summarize_ace(study.results, name, bins) for bins in ace_bins for name in names]
+    study.save("bins.csv", summary, BinningRow)
+    return study.write({"pipelines": list(names), **{m: asdict(rank_stability(summary, m)) for m in ("ece", "ace")}})
+
+
+@torch.inference_mode()
+def ece_rows(study: Study, num_bins: Sequence[int], job: Pass) -> list[EceRow]:
+    """ECE of every case and pipeline of a pass; all numbers of bins come from one table."""
+    cases, rows = study.cases(job.pooling), []
+    calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
+    for case_id in job.case_ids:
+        logits, target = cases.read(case_id)
+        for name, calibrator in calibrators.items():
+            found = image_statistics(calibrator(logits[None]), target[None], ignore_index=cases.ignore_index)
+            errors = {bins: float(found.expected_calibration_error(bins)) for bins in num_bins}
+            rows += [EceRow(job.repeat, name, case_id, bins, error) for bins, error in errors.items()]
+    return rows
+
+
+def summarize_ece(results: Results, rows: Sequence[EceRow], pipeline: str, bins: int) -> BinningRow:
+    """Mean over cases and repeats with its two-level interval."""
+    mine = {(row.repeat, row.case): row.ece for row in rows if row.pipeline == pipeline and row.bins == bins}
+    repeats = sorted({repeat for repeat, _ in mine})
+    tables = [np.array([[mine[r, case]] for case in results.test_cases(r)]) for r in repeats]
+    (found,) = results.intervals(tables, repeats)
+    return BinningRow("ece", bins, pipeline, found.mean, found.low, found.high)
+
+
+def summarize_ace(results: Results, pipeline: str, bins: int) -> BinningRow:
+    """Mean and extremes over repeats."""
+    held = [r for r in results.repeats if results.cases_of(r, pipeline)]
+    values = [results.average_calibration_error(r, pipeline, bins) for r in held]
+    return BinningRow("ace", bins, pipeline, float(np.mean(values)), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How much the ranking of pipelines depends on the number of bins.
+
+    Attributes:
+        reference: number of bins that the others are compared with.
+        tau: Kendall's tau of each number's ranking with the reference's.
+        smallest_tau: over all pairs of numbers.
+        swapped: pairs of pipelines that change places somewhere.
+        separated: those of them whose intervals do not overlap at the reference: swaps that matter.
+        verdict: in words.
+    """
+
+    reference: int
+    tau: dict[int, float]
+    smallest_tau: float
+    swapped: list[tuple[str, str]]
+    separated: list[tuple[str, str]]
+    verdict: str
+
+
+def rank_stability(rows: Sequence[BinningRow], metric: str) -> Stability:
+    """Compare the rankings of pipelines at all numbers of bins.
+
+    Args:
+        rows: one a number of bins and pipeline.
+        metric: ``ece`` or ``ace``.
+    """
+    values: dict[int, dict[str, BinningRow]] = {}
+    for row in rows:
+        if row.metric == metric:
+            values.setdefault(row.bins, {})[row.pipeline] = row
+    reference = MAIN[metric] if MAIN[metric] in values else max(values)
+    names = list(values[reference])
+    taus = {pair: _tau(*([values[bins][name].mean for name in names] for bins in pair)) for pair in _pairs(values)}
+    swapped = [pair for pair in combinations(names, 2) if len({_sign(values[b], pair) for b in values}) > 1]
+    separated = [pair for pair in swapped if _apart(*(values[reference][name] for name in pair))]
+    smallest = min(taus.values(), default=1.0)
+    tau = {bins: taus.get((bins, reference), taus.get((reference, bins), 1.0)) for bins in values}
+    return Stability(reference, tau, smallest, swapped, separated, _verdict(smallest, swapped, separated))
+
+
+def _pairs(values: dict[int, Any]) -> list[tuple[int, int]]:
+    return list(combinations(values, 2))
+
+
+def _tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Kendall's tau-b; 1 for fewer than two pipelines, which cannot change places."""
+    return 1.0 if len(first) < 2 else float(kendalltau(first, second).statistic)
+
+
+def _sign(rows: dict[str, BinningRow], pair: tuple[str, str]) -> float:
+    return float(np.sign(rows[pair[0]].mean - rows[pair[1]].mean))
+
+
+def _apart(first: BinningRow, second: BinningRow) -> bool:
+    return first.high < second.low or second.high < first.low
+
+
+def _verdict(smallest: float, swapped: Sequence[Any], separated: Sequence[Any]) -> str:
+    if not swapped:
+        return "stable: no two pipelines change places"
+    told = f"{len(swapped)} pair{'s' if len(swapped) > 1 else ''} of pipelines change places"
+    if not separated:
+        return f"stable within noise: {told}, none of them with separate intervals"
+    return (
+        "nearly stable" if smallest >= NEARLY else "not stable"
+    ) + f": {told}, {len(separated)} with separate intervals"

@@ -1,0 +1,93 @@
+"""The recommendation looks at `val` alone and is honest about `test`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lightning_calib.experiment import layout
+from lightning_calib.experiment.recommend import describe, eligible, recommend
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.rows import CaseRow, read_rows, write_rows
+from tests.experiment.synthetic import write_results
+
+
+def test_eligible_pipelines_keep_what_is_asked(results):
+    names = results.pipelines
+    assert "ms(z)" not in eligible(names, "none")
+    assert "ms(z)" in eligible(names, "none", translation_invariant=False)
+    assert "lts(z)" not in eligible(names, "order")
+    assert "cms_ap(p)" not in eligible(names, "order")
+    assert "cms_ap(p)" in eligible(names, "argmax")
+    assert not {"dc(z)", "cdc(p)"} & set(eligible(names, "argmax"))
+
+
+@pytest.fixture
+def own_results(outputs, tmp_path):
+    """A run whose val figures a test may change."""
+    return write_results(tmp_path / "calibration", outputs, ["identity(z)", "ts(z)", "cms_op(z)", "cms_ap(z)", "dc(z)"])
+
+
+def set_val_nll(folder, name, values):
+    for repeat, value in enumerate(values):
+        path = layout.task_folder(folder, repeat, name) / layout.FIT
+        layout.write_json(path, layout.read_json(path) | {"val_nll": value})
+
+
+def test_val_decides_and_test_only_judges(own_results):
+    set_val_nll(own_results, "identity(z)", [0.01, 0.01, 0.5])
+    set_val_nll(own_results, "ts(z)", [0.1, 0.1, 0.1])
+    found = recommend(Results.open(own_results), "order", replicates=500)
+    assert found.pipeline == "ts(z)"  # mean .1 against .173
+    assert found.chosen == ["identity(z)", "identity(z)", "ts(z)"]
+    assert found.votes == 1
+    assert found.best in ("ts(z)", "cms_op(z)")
+    assert found.regret.mean > 0.02  # two repeats chose the worse identity
+    assert list(found.val_nll) == ["ts(z)", "identity(z)", "cms_op(z)"]
+
+
+def test_regret_is_the_honest_loss(own_results):
+    results = Results.open(own_results)
+    found = recommend(results, "order", replicates=500)
+    own = [results.scores(name, "nll")[r].mean() for r, name in enumerate(found.chosen)]
+    best = [part.mean() for part in results.scores(found.best, "nll")]
+    assert found.regret.mean == pytest.approx(np.mean(own) - np.mean(best))
+    assert found.best == min(found.val_nll, key=lambda n: np.mean([p.mean() for p in results.scores(n, "nll")]))
+
+
+def test_noise_is_called_noise(own_results):
+    """cms_ap and cms_op are set to the same map here; the identity is clearly worse."""
+    set_val_nll(own_results, "cms_op(z)", [0.05] * 3)
+    found = recommend(Results.open(own_results), "argmax", replicates=500)
+    assert found.pipeline == "cms_op(z)"
+    assert "cms_ap(z)" in found.within_noise
+    assert "identity(z)" not in found.within_noise
+    text = describe(found, 3)
+    assert "Deploy cms_op(z)" in text
+    assert "Within noise of it" in text
+    assert "leaving the ensemble as it is" not in text
+
+
+def test_a_choice_that_gains_nothing_is_told_so(own_results):
+    """A temperature that val praises, with the test scores of no calibration at all."""
+    set_val_nll(own_results, "ts(z)", [0.05] * 3)
+    rows = read_rows(own_results / layout.CASES, CaseRow)
+    plain = {(row.repeat, row.case): row.nll for row in rows if row.pipeline == "identity(z)"}
+    same = [replace(row, nll=plain[row.repeat, row.case]) if row.pipeline == "ts(z)" else row for row in rows]
+    write_rows(own_results / layout.CASES, same, CaseRow)
+    found = recommend(Results.open(own_results), "order", replicates=500)
+    assert found.pipeline == "ts(z)"
+    assert "no lower NLL than identity(z) beyond noise" in describe(found, 3)
+
+
+def test_pipelines_with_gaps_are_not_recommended(broken_results):
+    found = recommend(broken_results, "none", replicates=200)
+    assert "dc(z)" not in found.val_nll
+    with pytest.raises(ValueError, match="has results in all repeats"):
+        recommend(_only(broken_results, "lts(z)"), "order")
+
+
+def _only(results, name):
+    narrowed = Results.open(results.folder)
+    narrowed.settings = results.settings | {"pipelines": [name]}
+    return narrowed

@@ -1,0 +1,267 @@
+"""Searches: what is chosen, that interruption changes nothing, and that processes can share one."""
+
+import csv
+import os
+import socket
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import optuna
+import pytest
+import torch
+from optuna.trial import TrialState
+from pytorch_lightning.loggers import CSVLogger
+from safetensors.torch import load_file, save_file
+
+from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.experiment.fitting import PipelineFitter, pooled_nll
+from lightning_calib.experiment.kept import KeptWalk, affine_nll
+from lightning_calib.experiment.search import SearchError, search
+from lightning_calib.experiment.space import PATIENCE, Space
+from lightning_calib.experiment.trials import LOST_AFTER, OWNER, TrialQueue, is_lost, owner
+from lightning_calib.outputs.stored import StoredOutputsDataModule
+from lightning_calib.solvers import ConvergenceError, NewtonSolver
+from lightning_calib.solvers.fit import fit
+from lightning_calib.solvers.newton import run_newton
+from tests.stores import write_store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_store(tmp_path_factory.mktemp("search") / "outputs", cases=8, num_classes=3, shape=(12, 12))
+
+
+def module(store, **options):
+    return StoredOutputsDataModule(store, cal=4, val=2, **options)
+
+
+def test_the_trial_with_the_lowest_nll_wins(store):
+    data = module(store)
+    found = search("ms_c(z)", data, trials=5)
+    values = [row["val_nll"] for row in found.trials]
+    assert len(values) == 5
+    assert len(set(values)) > 1
+    assert found.val_nll == min(values) < found.identity_val_nll
+    assert found.hyperparameters == found.trials[values.index(min(values))]["values"]
+    assert pooled_nll(found.calibrator, data) == pytest.approx(found.val_nll, abs=1e-6)
+    assert found.certificate["converged"]
+    assert [row.value for row in found.curve if row.quantity == "val_nll"] == [found.val_nll]
+    assert [row["trial"] for row in found.trials] == list(range(5))
+
+
+def test_trials_do_not_depend_on_the_ones_before(store):
+    data = module(store)
+    found = search("ms_c(z)", data, trials=3)
+    fitter = PipelineFitter(found_name := SimpleNamespace(calibrator="ms_c", pooling="z"), data)
+    assert found_name.pooling == data.pooling
+    alone = fitter(found.trials[2]["values"], warm=True)
+    assert alone.val_nll == found.trials[2]["val_nll"]
+
+
+@pytest.mark.parametrize("name", ["ts", "cdc", "cms_op"])
+def test_kept_voxels_change_nothing(store, name):
+    data = module(store, pooling="z")
+    plain, kept, bounded = (build(name, 3) for _ in range(3))
+    fit(plain, data.batches("cal"), ignore_index=255)
+    half = KeptWalk(bounded, 255, memory=20_000)
+    for calibrator, walk in ((kept, KeptWalk(kept, 255)), (bounded, half)):
+        for _ in range(2):
+            nll = affine_nll(plain, data.batches("val"), walk)
+            assert nll == pytest.approx(pooled_nll(plain, data), abs=1e-6)
+        solver = NewtonSolver(calibrator, ignore_index=255)
+        solver.walk = walk
+        run_newton(solver, data.batches("cal"))
+        for mine, theirs in zip(calibrator.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+    assert 0 < half.used() <= 20_000
+    assert len(half.kept) < 6
+
+
+def interrupt_at(monkeypatch, number):
+    """Break the n-th fit as Ctrl-C does."""
+    original, calls = PipelineFitter.__call__, []
+
+    def interrupted(self, values, warm=False):
+        calls.append(values)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return original(self, values, warm)
+
+    monkeypatch.setattr(PipelineFitter, "__call__", interrupted)
+
+
+@pytest.mark.parametrize("kind", ["journal", "sqlite"])
+def test_an_interrupted_search_ends_as_an_uninterrupted_one(store, tmp_path, monkeypatch, kind):
+    storage = tmp_path / "search.log" if kind == "journal" else f"sqlite:///{tmp_path}/search.db"
+    whole = search("vs(z)", module(store), trials=12, seed=3)  # beyond the 10 random points that TPE starts with
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 6)
+        with pytest.raises(KeyboardInterrupt):
+            search("vs(z)", module(store), trials=12, seed=3, storage=storage)
+    resumed = search("vs(z)", module(store), trials=12, seed=3, storage=storage)
+    assert resumed.trials == whole.trials
+    assert (resumed.hyperparameters, resumed.val_nll) == (whole.hyperparameters, whole.val_nll)
+    again = search("vs(z)", module(store), trials=12, seed=3, storage=storage)  # nothing left to run but the best
+    assert (again.trials, again.val_nll) == (whole.trials, whole.val_nll)
+    logits = next(iter(module(store, pooling="z").batches("test")))[0]
+    assert torch.equal(again.calibrator(logits), whole.calibrator(logits))
+
+
+def test_seeds_and_splits_have_their_own_trials(store, tmp_path):
+    storage = tmp_path / "search.log"
+    first = search("vs(z)", module(store), trials=4, seed=0, storage=storage)
+    other_seed = search("vs(z)", module(store), trials=4, seed=1, storage=storage)
+    other_repeat = search("vs(z)", module(store, repeat=1), trials=4, seed=0, storage=storage)
+    assert [row["values"] for row in first.trials] != [row["values"] for row in other_seed.trials]
+    assert first.identity_val_nll != other_repeat.identity_val_nll
+    assert len(optuna.get_all_study_names(TrialQueue("x", 1, storage=storage).storage)) == 4
+
+
+def test_two_processes_share_a_journal(store, tmp_path):
+    code = (
+        "import json, os, sys, time; from pathlib import Path\n"
+        "from lightning_calib.outputs.stored import StoredOutputsDataModule\n"
+        "from lightning_calib.experiment.search import search\n"
+        "def meet(row):\n"  # after its first trial each waits for the other's, however long that one's imports took
+        "    (Path(sys.argv[3]) / str(os.getpid())).touch()\n"
+        "    while len(os.listdir(sys.argv[3])) < 2: time.sleep(0.01)\n"
+        "data = StoredOutputsDataModule(sys.argv[1], cal=4, val=2)\n"
+        "found = search('vs(z)', data, trials=16, storage=sys.argv[2], on_trial=meet)\n"
+        "print(json.dumps([found.val_nll, found.trials]))"
+    )
+    (tmp_path / "met").mkdir()
+    command = [sys.executable, "-c", code, str(store.path), str(tmp_path / "shared.log"), str(tmp_path / "met")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    processes = [subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+    outputs = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert outputs[0] == outputs[1]
+    found = search("vs(z)", module(store), trials=16, storage=tmp_path / "shared.log")
+    assert [row["trial"] for row in found.trials] == list(range(16))
+    assert {row["state"] for row in found.trials} == {"complete"}
+    queue = TrialQueue("other", 1, storage=tmp_path / "shared.log")
+    (name,) = (name for name in optuna.get_all_study_names(queue.storage) if name != "other")
+    study = optuna.load_study(study_name=name, storage=queue.storage)
+    assert len({trial.user_attrs[OWNER] for trial in study.trials}) == 2, "one process did all the work"
+
+
+def running(owned_by, age=timedelta(0)):
+    attributes = {OWNER: owned_by} if owned_by else {}
+    return SimpleNamespace(user_attrs=attributes, datetime_start=datetime.now() - age)
+
+
+def test_lost_trials_are_told_from_living_ones():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    host = socket.gethostname()
+    assert is_lost(running(f"{host}:{gone.pid}"))
+    assert not is_lost(running(f"{host}:{os.getppid()}"))
+    assert is_lost(running(owner()))  # left behind by an earlier search of this very process
+    assert not is_lost(running("elsewhere:1"))
+    assert is_lost(running("elsewhere:1", LOST_AFTER + timedelta(minutes=1)))
+    assert not is_lost(running(None))
+    assert is_lost(running(None, timedelta(minutes=5)))
+
+
+def test_the_place_of_a_lost_trial_is_taken_again(tmp_path):
+    queue = TrialQueue("study", 3, storage=tmp_path / "j.log")
+    points = [trial.suggest_float("x", 0, 1) for _, trial in _told(TrialQueue("alone", 3))]
+    lost = queue.study.ask()
+    lost.set_user_attr(OWNER, f"{socket.gethostname()}:{2**22 + 1}")
+    lost.set_user_attr("place", 0)
+    seen = [(place, trial.suggest_float("x", 0, 1)) for place, trial in _told(queue)]
+    assert seen == list(enumerate(points))
+    assert queue.study.trials[0].state == TrialState.FAIL
+
+
+def _told(queue):
+    for place, trial in queue:
+        yield place, trial
+        queue.tell(trial, None, {})
+
+
+def test_nothing_to_search_takes_one_trial(store):
+    assert len(search("ts(p)", module(store), trials=20).trials) == 1
+    assert len(search("ets(p)", module(store), trials=20).trials) == 1
+    found = search("identity(p0)", module(store), trials=20)
+    assert (found.trials, found.val_nll) == ([], found.identity_val_nll)
+
+
+def test_the_identity_is_a_candidate(tmp_path):
+    store = write_store(tmp_path / "outputs", cases=6, shape=(12, 12), ignore_index=None)
+    for number in range(3):  # labels of cal that have nothing to do with the logits
+        path = store[f"case-{number:02d}"].path
+        arrays = {name: array.clone() for name, array in load_file(path).items()}
+        arrays["target"] = torch.randint(4, arrays["target"].shape, generator=torch.Generator().manual_seed(number))
+        save_file(arrays, path)
+    data = StoredOutputsDataModule(store, cal=["case-00", "case-01", "case-02"], val=["case-03", "case-04"])
+    found = search("ts(z)", data)
+    assert found.trials[0]["val_nll"] > found.identity_val_nll == found.val_nll
+    assert found.identity_won
+    assert found.calibrator.temperature.item() == 1
+    assert (found.hyperparameters, found.certificate) == ({}, {})
+
+
+def test_failed_trials_are_recorded_and_lose(store, monkeypatch):
+    original = PipelineFitter.__call__
+
+    def fails_without_bias_penalty(self, values, warm=False):
+        if values["mu"] == 0:
+            raise ConvergenceError("60 passes ended above the tolerance")
+        return original(self, values, warm)
+
+    monkeypatch.setattr(PipelineFitter, "__call__", fails_without_bias_penalty)
+    found = search("vs(z)", module(store), trials=8)
+    failed = [row for row in found.trials if row["state"] == "fail"]
+    assert failed
+    assert all(row["error"].startswith("60 passes") and row["val_nll"] is None for row in failed)
+    assert found.hyperparameters["mu"] > 0
+    monkeypatch.setattr(PipelineFitter, "__call__", lambda *_: (_ for _ in ()).throw(ConvergenceError("never")))
+    with pytest.raises(SearchError, match="the first error: never"):
+        search("vs(z)", module(store), trials=2)
+
+
+def test_adam_is_searched_as_in_the_paper(store):
+    found = search("lts_ti(z)", module(store), trials=2, max_epochs=3)
+    assert set(found.trials[0]["values"]) == {"lr", "patience", "weight_decay"}
+    assert found.val_nll == pytest.approx(pooled_nll(found.calibrator, module(store, pooling="z")), abs=1e-9)
+    assert found.certificate["passes"] == 3
+
+
+@pytest.mark.parametrize("solver", ["newton", "adam"])
+def test_spaces_are_those_of_the_paper(solver):
+    expected = {"ts": set(), "vs": {"mu"}}
+    expected |= {name: {"lam", "mu"} for name in ("ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")}
+    for name, penalties in expected.items():
+        names = set(Space.of(build(name, 3), solver).names)
+        assert names == penalties | ({"lr", "patience"} if solver == "adam" else set())
+    assert all(Space.of(build(name, 3), "adam").names for name in CALIBRATORS)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    draws = [Space(("lr", "patience", "lam", "mu", "weight_decay")).suggest(study.ask()) for _ in range(60)]
+    assert all(1e-4 <= draw["lr"] <= 3e-2 and draw["patience"] in PATIENCE for draw in draws)
+    for name, high in (("lam", 1e-1), ("mu", 1e-1), ("weight_decay", 1e-2)):
+        zeros = sum(draw[name] == 0 for draw in draws)
+        assert 15 < zeros < 45
+        assert all(draw[name] == 0 or 1e-6 <= draw[name] <= high for draw in draws)
+
+
+def test_trials_reach_the_tracker(store, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    rows = []
+    found = search("vs(z)", module(store), trials=3, logger=logger, on_trial=rows.append)
+    assert rows == found.trials
+    with (tmp_path / "metrics.csv").open() as file:
+        logged = list(csv.DictReader(file))
+    assert [float(row["search/val_nll"]) for row in logged] == pytest.approx([row["val_nll"] for row in rows])
+
+
+def test_a_search_needs_val_and_trials(store):
+    with pytest.raises(ValueError, match="val has no cases"):
+        search("ts(z)", StoredOutputsDataModule(store, cal=4, val=0))
+    with pytest.raises(ValueError, match="trials = 0"):
+        search("ts(z)", module(store), trials=0)

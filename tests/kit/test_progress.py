@@ -1,0 +1,35 @@
+"""The display counts, estimates and keeps to plain lines where there is no terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lightning_calib.kit.progress import Display
+
+
+def test_plain_lines_with_time_left():
+    text = io.StringIO()
+    with Display(["ts", "ts", "lts"], workers=2, console=Console(file=text, width=200)) as display:
+        display.done("ts", "fitted ts(z), repeat 0", 10.0)
+        assert display.left() == pytest.approx(10 / 2)  # lts is unknown
+        display.done("lts", "fitted lts(z), repeat 0", 100.0)
+        assert display.left() == pytest.approx(10 / 2)
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "[0/3] started, 2 at a time"
+    assert lines[1] == "[1/3] fitted ts(z), repeat 0 in 10.0 s; at least 5 s left"
+    assert lines[2] == "[2/3] fitted lts(z), repeat 0 in 100.0 s; about 5 s left"
+
+
+def test_one_bar_on_a_terminal():
+    text = io.StringIO()
+    with Display(["ts", "ts"], console=Console(file=text, force_terminal=True, width=120)) as display:
+        display.done("ts", "fitted ts(z), repeat 0", 75.0)
+    assert "1/2" in text.getvalue()
+    assert "about 75 s left" in text.getvalue()
+
+
+def test_quiet_means_quiet(capsys):
+    with Display(["ts"], quiet=True) as display:
+        display.done("ts", "fitted", 1.0)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,102 @@
+"""True logits of a really trained nnU-Net: what nnU-Net makes of them is what nnU-Net writes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from lightning_calib.cli.calibrate import main
+from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
+from lightning_calib.outputs.store import OutputStore
+from tests.outputs.nnunet_training import DATASET
+
+LABELS = {"background": 0, "Anterior": 1, "Posterior": 2}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("nnunetv2") is None, reason="nnunetv2 is not installed (extra `nnunet`)"),
+]
+
+
+def make_raw(root: Path, source: Path, training: int = 5, held_out: int = 2) -> Path:
+    """A few hippocampus volumes as nnU-Net wants them; held-out ones are zero outside a box, so that it crops them."""
+    names = sorted(path.name for path in (source / "imagesTr").glob("[!.]*.nii.gz"))
+    for number, name in enumerate(names[: training + held_out]):
+        part = "Tr" if number < training else "Ts"
+        for folder in (f"images{part}", f"labels{part}"):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / "labelsTr" / name, root / f"labels{part}" / name)
+        image = nibabel.load(source / "imagesTr" / name)
+        voxels = np.asarray(image.dataobj).astype(np.float32) + 1
+        if part == "Ts":
+            voxels[:3], voxels[:, -2:] = 0, 0
+        file = root / f"images{part}" / name.replace(".nii.gz", "_0000.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(voxels, image.affine), file)
+    facts = {"channel_names": {"0": "MRI"}, "labels": LABELS, "numTraining": training, "file_ending": ".nii.gz"}
+    (root / "dataset.json").write_text(json.dumps(facts))
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, hippocampus_root):
+    """Folder with a trained model of two folds and nnU-Net's own probabilities."""
+    home = tmp_path_factory.mktemp("nnunet")
+    raw = make_raw(home / "source", hippocampus_root)
+    script = Path(__file__).with_name("nnunet_training.py")
+    command = [sys.executable, str(script), str(raw), str(home / "home")]
+    done = subprocess.run(command, env={**os.environ, "PYTHONWARNINGS": "ignore"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return home / "home"
+
+
+@pytest.fixture(scope="module")
+def store(trained):
+    """The outputs of both folds on the held-out volumes, as the command imports them."""
+    (model,) = (trained / "results" / DATASET).iterdir()
+    raw = trained / "raw" / DATASET
+    line = ["import", "nnunet", "--model", str(model), "--images", str(raw / "imagesTs"), "--folds", "[0, 1]"]
+    line += ["--targets", str(raw / "labelsTs"), "--training_images", str(raw / "imagesTr"), "--device", "cpu"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # nnU-Net and what it imports are not ours to mend
+        assert main([*line, "--outputs", str(trained / "outputs"), "--trust_model_folder", "true"]) == 0
+    return OutputStore(trained / "outputs")
+
+
+def test_the_softmax_of_our_logits_is_what_nnunet_writes(trained, store):
+    raw = trained / "raw" / DATASET
+    theirs = ProbabilityFolders([trained / "predicted" / f"fold_{fold}" for fold in range(2)], raw / "labelsTs")
+    assert list(store.case_ids) == theirs.case_ids
+    for case in store:
+        image = np.asarray(nibabel.load(raw / "imagesTs" / f"{case.case_id}_0000.nii.gz").dataobj).T
+        seen = np.zeros(image.shape, dtype=bool)
+        seen[:, :-2, 3:] = True
+        written = theirs.load(case.case_id)
+        np.testing.assert_array_equal(case.valid.numpy(), seen)
+        np.testing.assert_array_equal(written.valid, seen)
+        np.testing.assert_array_equal(case.target.numpy(), written.target)
+        assert case.geometry == written.geometry
+        logits = case.logits.double().numpy()[:, :, seen]
+        probs = np.exp(logits - logits.max(1, keepdims=True))
+        probs /= probs.sum(1, keepdims=True)
+        np.testing.assert_allclose(probs, np.exp(written.scores[:, :, seen]), atol=1e-5)
+        assert np.log(np.exp(logits).sum(1)).std() > 1e-3  # logits, and not log-probabilities
+        assert not np.array_equal(logits[0], logits[1])
+
+
+def test_members_are_the_folds_and_images_are_remembered(store):
+    members = store.manifest.members
+    assert [(member.name, member.checkpoint) for member in members] == [
+        (f"fold_{fold}", f"fold_{fold}/checkpoint_final.pth") for fold in range(2)
+    ]
+    assert len({member.sha256 for member in members}) == 2
+    assert (store.manifest.representation, store.manifest.class_names) == ("logits", tuple(LABELS))
+    recorded = json.loads((store.path / "images.json").read_text())
+    assert (len(recorded["pool"]), len(recorded["training"])) == (2, 5)

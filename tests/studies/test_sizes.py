@@ -1,0 +1,120 @@
+"""Numbers of calibration cases and of members: fits are reused, test cases stay, one member is one member."""
+
+import pytest
+
+from lightning_calib.experiment import benchmark
+from lightning_calib.experiment.plan import Protocol
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.rows import read_rows
+from lightning_calib.experiment.run import run_protocol
+from lightning_calib.functional.pooling import pool
+from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
+from lightning_calib.studies import calibration_size
+from lightning_calib.studies.base import Study, StudyError
+from lightning_calib.studies.calibration_size import run_calibration_size
+from lightning_calib.studies.ensemble_size import run_ensemble_size
+from lightning_calib.studies.scores import ScoreRow
+from tests.experiment.synthetic import write_outputs
+from tests.stores import write_store
+
+NAMES = ["identity(p0)", "identity(z)", "ts(z)", "ms(z)"]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A real run: 12 cases, of which 4 calibrate and 2 validate."""
+    folder = tmp_path_factory.mktemp("real")
+    store = write_outputs(folder / "outputs", cases=12, members=2)
+    protocol = Protocol(str(store.path), NAMES, repeats=2, trials=2, cal=4, val=2)
+    run_protocol(protocol, folder / "calibration", workers=0, display=False)
+    return folder
+
+
+def study(real, name):
+    return Study(name, real / "calibration", workers=0, display=False)
+
+
+def rows_of(real, name, table):
+    rows = read_rows(real / "calibration" / "studies" / name / table, ScoreRow)
+    return {(row.setting, row.pipeline, row.metric): row for row in rows}
+
+
+def counted(monkeypatch):
+    """Fits that are really made."""
+    fits, original = [], benchmark.fit_task
+
+    def fit_task(protocol, root, task):
+        fits.append((root.name, task.pipeline, task.repeat))
+        original(protocol, root, task)
+
+    monkeypatch.setattr(benchmark, "fit_task", fit_task)
+    return fits
+
+
+def test_other_numbers_of_cases_are_judged_on_the_same_test_cases(real, monkeypatch):
+    fits = counted(monkeypatch)
+    facts = run_calibration_size(study(real, "calibration_size"), sizes=[1, 4], pipelines="ts(z),ms(z)")
+    assert (facts["settings"], facts["reference"], facts["failures"]) == ([1, 4], 4, [])
+    assert {folder for folder, _, _ in fits} == {"n-1"}  # those of the reference are the run's own
+    assert len(fits) == 4
+    main, small = Results.open(real / "calibration"), Results.open(study(real, "calibration_size").folder / "n-1")
+    for repeat in main.repeats:
+        assert small.split(repeat)["test"] == main.split(repeat)["test"]
+        assert [len(small.split(repeat)[part]) for part in ("cal", "val")] == [1, 5]
+    deltas = rows_of(real, "calibration_size", "deltas.csv")
+    assert all((row.mean, row.low, row.high) == (0, 0, 0) for key, row in deltas.items() if key[0] == "4")
+    scores = rows_of(real, "calibration_size", "scores.csv")
+    difference = scores["1", "ts(z)", "nll"].mean - scores["4", "ts(z)", "nll"].mean
+    assert deltas["1", "ts(z)", "nll"].mean == pytest.approx(difference)
+    assert scores["4", "ms(z)", "ece"].mean == pytest.approx(
+        main.summary["pipelines"]["ms(z)"]["metrics"]["ece"]["mean"]
+    )
+    run_calibration_size(study(real, "calibration_size"), sizes=[1, 4], pipelines="ts(z),ms(z)")
+    assert len(fits) == 4  # nothing is fitted twice
+
+
+def test_impossible_numbers_are_refused(real):
+    with pytest.raises(StudyError, match=r"sizes \[6\]: 6 cases are not for testing, of which cal can get 1 to 5"):
+        run_calibration_size(study(real, "calibration_size"), sizes=[6])
+    with pytest.raises(StudyError, match=r"members = \[3\]: the store .* has 2 members"):
+        run_ensemble_size(study(real, "ensemble_size"), members=[3])
+
+
+def test_an_ensemble_of_one_is_its_first_member(real, monkeypatch):
+    fits = counted(monkeypatch)
+    facts = run_ensemble_size(study(real, "ensemble_size"), pipelines="identity(z),ts(z)")
+    assert facts["settings"] == [1, 2]
+    assert {folder for folder, _, _ in fits} == {"members-1"}
+    main, one = Results.open(real / "calibration"), Results.open(study(real, "ensemble_size").folder / "members-1")
+    for repeat in main.repeats:
+        alone = [(row.case, row.nll, row.ece) for row in one.cases_of(repeat, "identity(z)")]
+        assert alone == [(row.case, row.nll, row.ece) for row in main.cases_of(repeat, "identity(p0)")]
+    scores = rows_of(real, "ensemble_size", "scores.csv")
+    assert scores["2", "ts(z)", "nll"].mean == pytest.approx(
+        main.summary["pipelines"]["ts(z)"]["metrics"]["nll"]["mean"]
+    )
+
+
+@pytest.mark.parametrize("pooling", ["z", "p", "p0"])
+def test_a_store_opens_as_a_smaller_ensemble(tmp_path, pooling):
+    store = write_store(tmp_path / "outputs", cases=2, members=3)
+    for members in (3, 2, 1):  # in turn: the cache must not mix them up
+        smaller = OutputStore(store.path, members)
+        assert smaller.manifest.num_members == members
+        for case in store:
+            expected = pool(case.logits[None, :members], pooling)[0]
+            assert smaller[case.case_id].pooled(pooling).equal(expected)
+            for _ in range(2):
+                assert StoredCases(smaller, pooling).read(case.case_id)[0].equal(expected)
+    with pytest.raises(StoreError, match=r"members = 4: .* has 3"):
+        OutputStore(store.path, 4)
+    pooled = write_store(tmp_path / "pooled", cases=2, members=3, keep="pooled")
+    with pytest.raises(StoreError, match="keeps pooled logits alone"):
+        OutputStore(pooled.path, 2)
+
+
+def test_default_sizes_leave_out_what_is_nearly_the_runs_own():
+    assert calibration_size._sizes(None, reference=50, available=450) == [5, 25, 50, 75, 100]
+    assert calibration_size._sizes(None, reference=50, available=80) == [5, 25, 50]  # two thirds of 80 are 53
