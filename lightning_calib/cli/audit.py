@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.cli.evaluate import fitted_pooling
-from lightning_calib.experiment.layout import write_json
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside
 from lightning_calib.studies.certificate import certify

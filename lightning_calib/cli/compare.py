@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
-from lightning_calib.experiment.layout import plain
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import paired_comparisons
+from lightning_calib.kit.files import plain
 from lightning_calib.report.sections.comparisons import comparison_table
 from lightning_calib.studies.base import Pipelines
 

@@ -8,8 +8,8 @@ from pytorch_lightning import Trainer
 
 from lightning_calib.calibrators import Calibrator, Identity, PipelineName, load_calibrator, read_header
 from lightning_calib.cli.fitted import TRAINER, find_split
-from lightning_calib.experiment.layout import plain, write_json
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.files import plain, write_json
 from lightning_calib.metrics import MeanIoU
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule

@@ -9,6 +9,7 @@ from pytorch_lightning import Trainer
 from lightning_calib.calibrators import Calibrator, PipelineName
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.rows import CurveRow
+from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.partition import Split
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import MAX_EPOCHS
@@ -51,7 +52,7 @@ def save_fit(
     """
     folder.mkdir(parents=True, exist_ok=True)
     data.split.save(folder / SPLIT)
-    layout.write_json(folder / CERTIFICATE, facts["certificate"])
+    write_json(folder / CERTIFICATE, facts["certificate"])
     record = records.FitRecord(
         repeat=data.repeat,
         pipeline=str(name),

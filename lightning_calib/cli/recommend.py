@@ -4,10 +4,10 @@ import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 
-from lightning_calib.experiment.layout import plain
 from lightning_calib.experiment.recommend import Preserve, describe
 from lightning_calib.experiment.recommend import recommend as choose
 from lightning_calib.experiment.results import Results
+from lightning_calib.kit.files import plain
 
 
 def recommend(

@@ -12,9 +12,8 @@ from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REF
 from lightning_calib.deployment.networks import member_references, training_config, training_facts
 from lightning_calib.deployment.refit import Cases, fitting_cases, refit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
-from lightning_calib.experiment.layout import plain
 from lightning_calib.experiment.results import Results
-from lightning_calib.kit.files import sha256, write_text
+from lightning_calib.kit.files import plain, sha256, write_text
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.studies.certificate import certify

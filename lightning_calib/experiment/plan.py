@@ -1,7 +1,5 @@
 """What a run is to do: its settings, its tasks, their seeds, and the hashes that tell what is done already."""
 
-import hashlib
-import json
 import platform
 import zlib
 from dataclasses import asdict, dataclass
@@ -15,7 +13,7 @@ from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
 from lightning_calib.experiment.layout import RESULTS_VERSION
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import sha256
+from lightning_calib.kit.files import digest, sha256
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.partition import Size, Sizes, Split, make_split
 from lightning_calib.outputs.store import OutputStore
@@ -191,14 +189,3 @@ class Protocol:
             "bands": list(BANDS),
             "versions": versions,
         }
-
-
-def digest(value: Any) -> str:  # noqa: ANN401
-    """Short hash of what JSON can hold.
-
-    Example:
-        >>> digest({"a": 1, "b": [2]}) == digest({"b": (2,), "a": 1})
-        True
-    """
-    text = json.dumps(value, sort_keys=True, default=list)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

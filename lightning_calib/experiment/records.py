@@ -10,6 +10,7 @@ from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.evaluation import Evaluated
 from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, write_rows
+from lightning_calib.kit.files import plain, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ def write_fit(
         (folder / name).unlink(missing_ok=True)
     facts = {"status": "ok", "error": None, **vars(record)}
     described = {key: facts[key] for key in ("pipeline", "hyperparameters", "val_nll")}
-    save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, layout.plain(described))
-    layout.write_json(folder / layout.TRIALS, trials)
+    save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, plain(described))
+    write_json(folder / layout.TRIALS, trials)
     write_rows(folder / layout.CURVE, curve, CurveRow)
-    layout.write_json(folder / layout.FIT, facts)
+    write_json(folder / layout.FIT, facts)
 
 
 def write_failure(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
@@ -67,7 +68,7 @@ def write_failure(folder: Path, repeat: int, pipeline: str, settings_hash: str, 
         "pipeline": pipeline,
         "settings_hash": settings_hash,
     }
-    layout.write_json(folder / layout.FIT, facts)
+    write_json(folder / layout.FIT, facts)
 
 
 def write_evaluation(folder: Path, evaluated: Evaluated, settings_hash: str) -> None:
@@ -76,7 +77,7 @@ def write_evaluation(folder: Path, evaluated: Evaluated, settings_hash: str) -> 
     write_rows(folder / layout.CASES, evaluated.cases, CaseRow)
     write_rows(folder / layout.BINS, evaluated.bins, BinRow)
     write_rows(folder / layout.BANDS, evaluated.bands, BandRow)
-    layout.write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
+    write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
@@ -84,18 +85,18 @@ def fit_done(folder: Path, settings_hash: str) -> bool:
     path = folder / layout.FIT
     if not path.is_file():
         return False
-    facts = layout.read_json(path)
+    facts = read_json(path)
     return bool(facts["status"] == "ok" and facts["settings_hash"] == settings_hash)
 
 
 def evaluation_done(folder: Path, settings_hash: str) -> bool:
     """Whether tables of a fit with these settings are there."""
     path = folder / layout.EVALUATION
-    return path.is_file() and layout.read_json(path)["settings_hash"] == settings_hash
+    return path.is_file() and read_json(path)["settings_hash"] == settings_hash
 
 
 def add_timing(folder: Path, **seconds: float) -> None:
     """Note how long a step took; times live in this file alone."""
     path = folder / layout.TIMING
-    known = layout.read_json(path) if path.is_file() else {}
-    layout.write_json(path, known | seconds, digits=6)
+    known = read_json(path) if path.is_file() else {}
+    write_json(path, known | seconds, digits=6)

@@ -18,6 +18,7 @@ from lightning_calib.experiment.rows import BINS, BandRow, BinRow, CaseRow, Curv
 from lightning_calib.experiment.statistics import REPLICATES, Interval, intervals, point_estimate, two_level_bootstrap
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
+from lightning_calib.kit.files import read_json
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str]  # repeat and pipeline
@@ -54,7 +55,7 @@ class Results:
             raise layout.ResultsError(
                 f"{self.folder / layout.SETTINGS} is missing: no results there; make them with `calibrate.py run`"
             )
-        self.settings: dict[str, Any] = layout.read_json(self.folder / layout.SETTINGS)
+        self.settings: dict[str, Any] = read_json(self.folder / layout.SETTINGS)
         version = self.settings.get("format_version")
         if version != layout.RESULTS_VERSION:
             raise layout.ResultsError(
@@ -89,7 +90,7 @@ class Results:
         path = self.folder / layout.SUMMARY
         if not path.is_file():
             raise layout.ResultsError(f"{path} is missing: the run has not finished; start it again and it goes on")
-        summary: dict[str, Any] = layout.read_json(path)
+        summary: dict[str, Any] = read_json(path)
         return summary
 
     @cached_property
@@ -123,7 +124,7 @@ class Results:
     def groups(self) -> dict[str, str]:
         """Groups of cases in a group-aware run; empty in others."""
         path = self.folder / layout.GROUPS
-        groups: dict[str, str] = layout.read_json(path) if path.is_file() else {}
+        groups: dict[str, str] = read_json(path) if path.is_file() else {}
         return groups
 
     def clusters(self, repeat: int) -> list[str]:
@@ -169,7 +170,7 @@ class Results:
 
     def split(self, repeat: int) -> dict[str, list[str]]:
         """Case ids of the parts ``cal``, ``val`` and ``test`` of a repeat."""
-        parts: dict[str, list[str]] = layout.read_json(layout.split_path(self.folder, repeat))
+        parts: dict[str, list[str]] = read_json(layout.split_path(self.folder, repeat))
         return parts
 
     def task_folder(self, repeat: int, pipeline: str) -> Path:
@@ -238,4 +239,4 @@ class Results:
 
     def _optional(self, repeat: int, pipeline: str, name: str) -> Any:  # noqa: ANN401
         path = self.task_folder(repeat, pipeline) / name
-        return layout.read_json(path) if path.is_file() else None
+        return read_json(path) if path.is_file() else None

@@ -19,6 +19,7 @@ from lightning_calib.experiment.plan import LOCAL, Protocol, Task
 from lightning_calib.experiment.search import search
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import MAX_EPOCHS
@@ -75,12 +76,12 @@ def prepare(protocol: Protocol, root: Path) -> None:
     for repeat in range(protocol.repeats):
         split = protocol.split(repeat)
         facts = {"cal": split.cal, "val": split.val, "test": split.test}
-        layout.write_json(layout.split_path(root, repeat), facts)
+        write_json(layout.split_path(root, repeat), facts)
     if protocol.group_aware:
-        layout.write_json(root / layout.GROUPS, protocol.store.groups)
+        write_json(root / layout.GROUPS, protocol.store.groups)
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
-    layout.write_json(root / layout.SETTINGS, protocol.describe())
+    write_json(root / layout.SETTINGS, protocol.describe())
 
 
 def fit_all(protocol: Protocol, root: Path, processes: Workers, display: Callable[..., Display]) -> None:
@@ -190,7 +191,7 @@ def _longest_first(tasks: list[Task]) -> list[Task]:
 
 def _seconds(root: Path, task: Task, step: str) -> float:
     path = _folder(root, task) / layout.TIMING
-    return float(layout.read_json(path).get(step, 0.0)) if path.is_file() else 0.0
+    return float(read_json(path).get(step, 0.0)) if path.is_file() else 0.0
 
 
 def _told(verb: str, task: Task, error: str | None) -> str:

@@ -15,6 +15,7 @@ from lightning_calib.experiment.recommend import Preserve, eligible, recommend
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, read_rows, write_rows
 from lightning_calib.experiment.statistics import Floats, Interval
+from lightning_calib.kit.files import write_json
 
 SCORES = ("nll", "dice", "ece", "ba_ece", "brier", "flip")
 DIGITS = 10  # significant digits in summary.json: beyond them matrix products depend on the machine
@@ -32,7 +33,7 @@ def write_summary(folder: Path) -> dict[str, Any]:
     join_tables(folder)
     results = Results.open(folder)
     summary = summarize(results)
-    layout.write_json(folder / layout.SUMMARY, summary, DIGITS)
+    write_json(folder / layout.SUMMARY, summary, DIGITS)
     return summary
 
 

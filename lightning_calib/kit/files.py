@@ -1,10 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all; JSON and CSV whose equal values give equal bytes; locks."""
 
+import csv
 import hashlib
+import io
+import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+
+class FileError(ValueError):
+    """A file does not hold what it is taken for, or is in use; the message names it and the remedy."""
 
 
 @contextmanager
@@ -41,6 +52,88 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step (see :func:`atomic_path`)."""
     with atomic_path(path) as aside:
         aside.write_text(text, encoding="utf-8")
+
+
+def plain(value: Any, digits: int | None = None) -> Any:  # noqa: ANN401
+    """The value as JSON can hold it: NaN and infinities become null, tuples lists.
+
+    Args:
+        value: nested mappings, sequences and scalars.
+        digits: significant digits to keep of floats; all by default.
+
+    Example:
+        >>> plain({"a": (1.23456, float("nan"))}, digits=3)
+        {'a': [1.23, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, digits) for item in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return float(value) if digits is None else float(f"{value:.{digits}g}")
+    return str(value) if isinstance(value, Path) else value
+
+
+def write_json(path: Path, value: Any, digits: int | None = None) -> None:  # noqa: ANN401
+    """Write JSON in one step, keys in the given order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(plain(value, digits), indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, remedy: str = "delete it and make it anew") -> Any:  # noqa: ANN401
+    """Read JSON; a damaged file is refused by name."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise FileError(f"{path} is not JSON ({problem}); {remedy}") from problem
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table in one step; numbers in the shortest form that reads back to the same bits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text.getvalue())
+
+
+def digest(value: Any) -> str:  # noqa: ANN401
+    """Short hash of what JSON can hold: the key of a cached result.
+
+    Example:
+        >>> digest({"a": 1, "b": [2]}) == digest({"b": (2,), "a": 1})
+        True
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def locked(folder: Path, what: str, timeout: float = 0.0) -> Iterator[None]:
+    """Keep other processes out of a folder; the system frees it if this one dies.
+
+    Args:
+        folder: what to lock; it is made where it is missing.
+        what: what the folder is, for the message.
+        timeout: seconds to wait for another process.
+
+    Raises:
+        FileError: where another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout:
+        raise FileError(
+            f"{what} {folder} is in use by another process; wait for it, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def sha256(path: Path) -> str:

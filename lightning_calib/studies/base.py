@@ -12,11 +12,10 @@ from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
 from lightning_calib.executors.local import Workers
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.evaluation import TestCase
-from lightning_calib.experiment.plan import digest
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import Row, read_rows, write_rows
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import sha256
+from lightning_calib.kit.files import digest, plain, sha256, write_json
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
@@ -195,8 +194,8 @@ class Study:
 
     def write(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Write ``study.json``, which says that the study is whole, and hand it back as it reads."""
-        rounded: dict[str, Any] = layout.plain({"study": self.name, **facts}, DIGITS)
-        layout.write_json(self.folder / FACTS, rounded)
+        rounded: dict[str, Any] = plain({"study": self.name, **facts}, DIGITS)
+        write_json(self.folder / FACTS, rounded)
         return rounded
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_calib.experiment.plan import digest
 from lightning_calib.functional.energy import free_energy_moments, spread_of
-from lightning_calib.kit.files import sha256
+from lightning_calib.kit.files import digest, sha256
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.studies.base import Study, StudyError, spread
 

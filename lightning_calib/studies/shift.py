@@ -10,12 +10,11 @@ from typing import Any
 from lightning_calib.datasets.corruptions import CORRUPTION
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.evaluation import Facts, evaluate
-from lightning_calib.experiment.plan import digest
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import join_tables, matched_comparisons
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import sha256
+from lightning_calib.kit.files import digest, read_json, sha256, write_json
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.studies.base import Pipelines, Study, StudyError, read_cases
@@ -103,10 +102,10 @@ def _prepare(study: Study, images: str, path: Path, names: Sequence[str]) -> Non
     """Make a folder of results as the run's own is, with the run's splits."""
     folder, results = study.folder / images, study.results
     for repeat in results.repeats:
-        layout.write_json(layout.split_path(folder, repeat), results.split(repeat))
+        write_json(layout.split_path(folder, repeat), results.split(repeat))
     if (results.folder / layout.GROUPS).is_file():
         shutil.copyfile(results.folder / layout.GROUPS, folder / layout.GROUPS)
-    layout.write_json(folder / layout.SETTINGS, results.settings | {"pipelines": list(names), "outputs": str(path)})
+    write_json(folder / layout.SETTINGS, results.settings | {"pipelines": list(names), "outputs": str(path)})
 
 
 def _jobs(study: Study, stores: Mapping[str, Path], names: Sequence[str]) -> list[ShiftJob]:
@@ -160,4 +159,4 @@ def _summarize(study: Study, stores: Mapping[str, Path], names: Sequence[str]) -
 def _corruption(store: Path) -> dict[str, Any] | None:
     """What `train.py predict` noted about the images; None for stores of other origin."""
     path = store / CORRUPTION
-    return layout.read_json(path) if path.is_file() else None
+    return read_json(path) if path.is_file() else None

@@ -19,6 +19,7 @@ from lightning_calib.experiment.records import FitRecord, add_timing, write_eval
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.functional import boundary_distance
+from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -86,12 +87,12 @@ def write_results(folder: Path, store: OutputStore, pipelines=PAPER_PIPELINES, r
     manifest = store.manifest
     facts = Facts(manifest.dataset, manifest.ignore_index, manifest.background)
     protocol = Protocol(str(store.path), list(pipelines), repeats, trials=4, seed=seed)
-    layout.write_json(folder / layout.SETTINGS, protocol.describe())
+    write_json(folder / layout.SETTINGS, protocol.describe())
     for repeat in range(repeats):
         order = np.random.default_rng([seed, repeat]).permutation(store.case_ids).tolist()
         third = len(order) // 3
         parts = {"cal": order[:third], "val": order[third : 2 * third], "test": order[2 * third :]}
-        layout.write_json(layout.split_path(folder, repeat), {part: sorted(ids) for part, ids in parts.items()})
+        write_json(layout.split_path(folder, repeat), {part: sorted(ids) for part, ids in parts.items()})
         for name in pipelines:
             target = layout.task_folder(folder, repeat, name)
             if (repeat, name) in fail:

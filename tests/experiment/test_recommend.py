@@ -9,6 +9,7 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.recommend import describe, eligible, recommend
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import CaseRow, read_rows, write_rows
+from lightning_calib.kit.files import read_json, write_json
 from tests.experiment.synthetic import write_results
 
 
@@ -31,7 +32,7 @@ def own_results(outputs, tmp_path):
 def set_val_nll(folder, name, values):
     for repeat, value in enumerate(values):
         path = layout.task_folder(folder, repeat, name) / layout.FIT
-        layout.write_json(path, layout.read_json(path) | {"val_nll": value})
+        write_json(path, read_json(path) | {"val_nll": value})
 
 
 def test_val_decides_and_test_only_judges(own_results):

@@ -13,6 +13,7 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.records import add_timing, evaluation_done, fit_done, write_failure
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import BandRow, CaseRow, read_rows, write_rows
+from lightning_calib.kit.files import plain, read_json, write_json
 from tests.experiment.synthetic import write_results
 
 FLOATS = st.floats(allow_nan=False)
@@ -45,7 +46,7 @@ def test_foreign_and_damaged_tables_are_refused(tmp_path):
 
 
 def test_json_holds_no_nan():
-    text = json.dumps(layout.plain({"a": [math.nan, math.inf, 0.1 + 0.2], "b": (1, "x", None, True)}))
+    text = json.dumps(plain({"a": [math.nan, math.inf, 0.1 + 0.2], "b": (1, "x", None, True)}))
     assert json.loads(text) == {"a": [None, None, 0.1 + 0.2], "b": [1, "x", None, True]}
 
 
@@ -94,10 +95,10 @@ def test_failures_and_gaps_are_named(broken_results):
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(layout.ResultsError, match=r"settings\.json is missing"):
         Results.open(tmp_path)
-    layout.write_json(tmp_path / layout.SETTINGS, {"format_version": 99})
+    write_json(tmp_path / layout.SETTINGS, {"format_version": 99})
     with pytest.raises(layout.ResultsError, match="format version 99"):
         Results.open(tmp_path)
-    layout.write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION})
+    write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION})
     with pytest.raises(layout.ResultsError, match="has not finished"):
         _ = Results.open(tmp_path).summary
     (tmp_path / layout.SETTINGS).write_text("{")
@@ -118,7 +119,7 @@ def test_done_means_done_with_the_same_settings(results, tmp_path):
 def test_times_are_added_up_in_their_own_file(tmp_path):
     add_timing(tmp_path, fit=1.0)
     add_timing(tmp_path, evaluate=2.0)
-    assert layout.read_json(tmp_path / layout.TIMING) == {"fit": 1.0, "evaluate": 2.0}
+    assert read_json(tmp_path / layout.TIMING) == {"fit": 1.0, "evaluate": 2.0}
 
 
 def test_the_summary_states_the_means(results):

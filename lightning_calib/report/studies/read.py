@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.experiment.layout import read_json
+from lightning_calib.kit.files import read_json
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.studies.base import FACTS, STUDIES
 

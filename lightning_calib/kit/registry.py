@@ -1,0 +1,126 @@
+"""Things by name: ours, those of other packages (entry points), those of a script (``register``), dotted paths."""
+
+import difflib
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+Thing = TypeVar("Thing")
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
+class Registry(Generic[Thing]):
+    """Named things of one kind, loaded when they are asked for.
+
+    A name is looked up among what was registered, then among ours, then among the entry points of installed
+    packages; a dotted path such as ``mypackage.module.Class`` is imported and registered under itself.
+
+    Args:
+        kind: what the things are, for messages.
+        group: entry-point group of other packages, such as ``lightning_calib.calibrators``.
+        ours: places ``module:attribute`` of our own, by name, in the order in which they are listed.
+        check: refuses a thing that is none of this kind; gets the name and the thing.
+
+    Example:
+        >>> codecs = Registry("codec", "lightning_calib.codecs", {"json": "json:loads"})
+        >>> codecs["json"]("[1]"), codecs.names()
+        ([1], ('json',))
+        >>> codecs["jsom"]
+        Traceback (most recent call last):
+        ...
+        ValueError: unknown codec 'jsom'; did you mean json? There are: json
+    """
+
+    def __init__(
+        self, kind: str, group: str, ours: Mapping[str, str], check: Callable[[str, Any], None] | None = None
+    ) -> None:
+        self.kind, self.group, self.ours, self.check = kind, group, dict(ours), check
+        self.registered: dict[str, Thing] = {}
+        REGISTRIES[group] = self
+
+    def register(self, name: str, thing: Thing) -> Thing:
+        """Add a thing of one's own; the same thing may be added again, another one under a taken name may not."""
+        if name in self.ours or self.registered.get(name, thing) is not thing:
+            raise ValueError(f"there is a {self.kind} {name!r} already; choose another name")
+        if self.check is not None:
+            self.check(name, thing)
+        self.registered[name] = thing
+        return thing
+
+    def __getitem__(self, name: str) -> Thing:
+        """The thing of a name; a wrong name lists the right ones."""
+        if name in self.registered:
+            return self.registered[name]
+        if name in self.ours:
+            module, _, attribute = self.ours[name].partition(":")
+            found: Thing = getattr(importlib.import_module(module), attribute)
+            return found
+        if name in _installed(self.group):
+            return self.register(name, _load(_installed(self.group)[name], self.kind))
+        if _DOTTED.fullmatch(name):
+            return self.register(name, self._import(name))
+        near = difflib.get_close_matches(name, self.names(), n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"unknown {self.kind} {name!r}; {guess}There are: {', '.join(self.names())}")
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a name is known without importing a dotted path."""
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        """All names."""
+        return iter(self.names())
+
+    def names(self) -> tuple[str, ...]:
+        """Ours, then those of other packages, then registered ones."""
+        return tuple(dict.fromkeys((*self.ours, *_installed(self.group), *self.registered)))
+
+    def values(self) -> list[Thing]:
+        """All things, loaded."""
+        return [self[name] for name in self.names()]
+
+    def name_of(self, thing: Thing) -> str | None:
+        """The name under which a thing is known; None where it is not."""
+        return next((name for name in self.names() if self[name] is thing), None)
+
+    def _import(self, path: str) -> Thing:
+        module, _, attribute = path.rpartition(".")
+        try:
+            found: Thing = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as problem:
+            raise ValueError(
+                f"cannot import the {self.kind} {path}: {problem}; is its package installed, or on PYTHONPATH?"
+            ) from problem
+        return found
+
+
+REGISTRIES: dict[str, Registry[Any]] = {}
+
+
+def snapshot() -> list[tuple[str, str, Any]]:
+    """What was registered by hand or by dotted path in this process: group, name, thing; for worker processes."""
+    return [(group, name, thing) for group, each in REGISTRIES.items() for name, thing in each.registered.items()]
+
+
+def restore(registered: list[tuple[str, str, Any]]) -> None:
+    """Register in this process what :func:`snapshot` found in another one."""
+    for group, name, thing in registered:
+        if name not in REGISTRIES[group].registered:
+            REGISTRIES[group].registered[name] = thing
+
+
+@cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _load(entry: EntryPoint, kind: str) -> Any:  # noqa: ANN401
+    try:
+        return entry.load()
+    except Exception as problem:
+        package = entry.dist.name if entry.dist is not None else entry.value
+        raise ValueError(f"the package {package} offers the {kind} {entry.name!r}, but: {problem!r}") from problem
