@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.experiment import benchmark
+from lightning_calib.experiment import run as benchmark
 from lightning_calib.experiment.results import Results
 from tests.experiment.synthetic import write_outputs
 
