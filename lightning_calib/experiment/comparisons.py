@@ -16,6 +16,7 @@ from lightning_calib.experiment.statistics import (
     point_estimate,
     two_level_bootstrap,
 )
+from lightning_calib.metrics.score import SCORES
 
 Verdict = Literal["better", "worse", "within noise"]
 
@@ -29,8 +30,15 @@ MATCHED_PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
         ("cdc(z)", "cms_op(z)"),
     ),
 }
-HIGHER_IS_BETTER = {"dice"}
-COMPARED = ("nll", "dice", "ece", "ba_ece")
+
+
+def compared() -> list[str]:
+    """Keys of the scores that pipelines are compared by, case by case."""
+    return [score.key for score in SCORES.values() if score.compared]
+
+
+def _higher_is_better(metric: str) -> bool:
+    return SCORES[metric].better == "higher"
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ def _draft(
         *key,
         difference=intervals(estimate, two_level, level)[0],
         clustered=intervals(estimate, by_case, level)[0],
-        improvement=improvement_probability(drawn, key[3] in HIGHER_IS_BETTER) if len(drawn) else float("nan"),
+        improvement=improvement_probability(drawn, _higher_is_better(key[3])) if len(drawn) else float("nan"),
         p_value=two_sided_p(drawn),
         p_holm=1.0,
         verdict="within noise",
@@ -159,5 +167,5 @@ def _judged(draft: Comparison, p_holm: float, level: float) -> Comparison:
     """The comparison with its corrected p-value and the verdict that follows from it."""
     verdict: Verdict = "within noise"
     if p_holm < 1 - level:
-        verdict = "better" if (draft.difference.mean > 0) == (draft.metric in HIGHER_IS_BETTER) else "worse"
+        verdict = "better" if (draft.difference.mean > 0) == _higher_is_better(draft.metric) else "worse"
     return Comparison(**{**vars(draft), "p_holm": p_holm, "verdict": verdict})

@@ -1,4 +1,4 @@
-"""Where each file of a calibration run lies."""
+"""Where each file of an experiment lies."""
 
 from pathlib import Path
 
@@ -8,13 +8,14 @@ from lightning_calib.kit.files import FileError
 RESULTS_VERSION = 1
 
 SETTINGS, SUMMARY, TIMING, GROUPS = "settings.json", "summary.json", "timing.json", "groups.json"
-CASES, BINS, BANDS = "cases.csv", "bins.csv", "bands.csv"
-FIT, TRIALS, CURVE, CALIBRATOR, EVALUATION = (
+CASES, POOLED, BINS, BANDS = "cases.csv", "pooled.csv", "bins.csv", "bands.csv"
+FIT, TRIALS, CURVE, CALIBRATOR, EVALUATION, JOURNAL = (
     "fit.json",
     "trials.json",
     "curve.csv",
     "calibrator.safetensors",
     "evaluation.json",
+    "journal.jsonl",
 )
 
 
@@ -32,12 +33,12 @@ def split_path(root: Path, repeat: int) -> Path:
     return repeat_folder(root, repeat) / "split.json"
 
 
-def task_folder(root: Path, repeat: int, pipeline: PipelineName | str) -> Path:
+def job_folder(root: Path, repeat: int, pipeline: PipelineName | str) -> Path:
     """Folder of one pipeline in one repeat.
 
     Example:
-        >>> task_folder(Path("calibration"), 0, "cms_op(p)").as_posix()
+        >>> job_folder(Path("calibration"), 0, "cms_op(p)").as_posix()
         'calibration/repeats/0/cms_op-p'
     """
     name = PipelineName.parse(pipeline) if isinstance(pipeline, str) else pipeline
-    return repeat_folder(root, repeat) / f"{name.calibrator}-{name.pooling}"
+    return repeat_folder(root, repeat) / name.slug

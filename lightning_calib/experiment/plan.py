@@ -1,11 +1,12 @@
-"""What a run is to do: its settings, its tasks, their seeds, and the hashes that tell what is done already."""
+"""What an experiment is to do: its settings, its jobs, their seeds, and the hashes that tell what is done already."""
 
 import platform
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,19 +15,22 @@ from lightning_calib.experiment.layout import RESULTS_VERSION
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import digest, sha256
+from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.partition import Size, Sizes, Split, make_split
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
-from lightning_calib.solvers.fit import Solver
+from lightning_calib.solvers.fit import SolverName
 
-LOCAL = ("lts", "lts_ti")  # calibrators that look at neighbours: fitted by Adam over whole images
+if TYPE_CHECKING:
+    from lightning_calib.experiment.results import Results
+
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
 
 
 @dataclass(frozen=True)
-class Task:
-    """One pipeline in one repeat."""
+class FitJob:
+    """Search and fit of one pipeline in one repeat."""
 
     repeat: int
     pipeline: str
@@ -37,23 +41,45 @@ class Task:
         return PipelineName.parse(self.pipeline)
 
     def seed(self, seed: int) -> int:
-        """The task's own seed, from the run's seed, the repeat and the pipeline.
+        """The job's own seed, from the experiment's seed, the repeat and the pipeline.
 
         Example:
-            >>> Task(0, "ts(z)").seed(0) == Task(0, "ts(z)").seed(0) != Task(1, "ts(z)").seed(0)
+            >>> FitJob(0, "ts(z)").seed(0) == FitJob(0, "ts(z)").seed(0) != FitJob(1, "ts(z)").seed(0)
             True
         """
         words = [seed, self.repeat, zlib.crc32(self.pipeline.encode())]
         return int(np.random.SeedSequence(words).generate_state(1)[0])
 
+    def __str__(self) -> str:
+        """One line for the progress display."""
+        return f"{self.pipeline}, repeat {self.repeat}"
+
 
 @dataclass(frozen=True)
-class Protocol:
-    """Settings of a run.
+class EvaluationJob:
+    """Scores of all pipelines of one pooling in one repeat: their test cases are read once."""
+
+    repeat: int
+    pooling: Pooling
+    pipelines: tuple[str, ...]
+
+    @property
+    def fits(self) -> list[FitJob]:
+        """The fits that are judged."""
+        return [FitJob(self.repeat, name) for name in self.pipelines]
+
+    def __str__(self) -> str:
+        """One line for the progress display."""
+        return f"{len(self.pipelines)} pipelines on {self.pooling}, repeat {self.repeat}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Pipelines x repeats on one store of frozen outputs.
 
     Args:
-        outputs: folder of the frozen outputs, such as runs/camvid/outputs.
-        pipelines: ``paper``, ``all``, or names such as cms_op(p), as a list or parted by commas.
+        outputs: folder of the frozen outputs, such as runs/camvid/outputs, or the opened store.
+        pipelines: ``paper``, ``all``, or names such as cms_op(p), as a list or with commas in between.
         repeats: number of random partitions.
         trials: trials of the search, for each repeat and pipeline.
         cal: size of the calibration part: a number of cases, a share, ids, a file of ids, or None for the rest.
@@ -63,13 +89,18 @@ class Protocol:
         group_aware: keep cases of one group in one part.
         outside: what voxels that were never predicted count as.
         solver: ``auto`` for the exact one of each calibrator, or ``adam`` for the paper's.
-        lts_trials: trials for local temperature scaling, which is slow on CPUs; None for ``trials``.
-        lts_epochs: largest number of epochs of local temperature scaling.
-        threads: threads a task.
+        lts_trials: trials for calibrators that look at neighbours, which are slow on CPUs; None for ``trials``.
+        lts_epochs: largest number of epochs of such calibrators.
+        threads: threads a job.
         members: take the first so many members for the ensemble; None for all.
+        calibration: where results go; by default a folder named calibration beside the outputs.
+
+    Example:
+        >>> experiment = Experiment("runs/camvid/outputs", pipelines="paper", repeats=3)  # doctest: +SKIP
+        >>> results = experiment.run(logger="wandb")  # doctest: +SKIP
     """
 
-    outputs: str
+    outputs: str | Path | OutputStore
     pipelines: str | list[str] = "paper"
     repeats: int = 3
     trials: int = 20
@@ -79,11 +110,12 @@ class Protocol:
     seed: int = 0
     group_aware: bool = False
     outside: Outside = "exclude"
-    solver: Solver = "auto"
+    solver: SolverName = "auto"
     lts_trials: int | None = None
     lts_epochs: int = 300
     threads: int = 1
     members: int | None = None
+    calibration: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -95,6 +127,18 @@ class Protocol:
         if not self.names:
             raise ValueError("no pipelines; name some, such as --pipelines paper")
 
+    @classmethod
+    def of_settings(cls, settings: dict[str, Any], **changes: Any) -> Self:
+        """The experiment that ``settings.json`` describes, with changes; settings of other versions are passed over."""
+        own = {entry.name: settings[entry.name] for entry in fields(cls) if entry.name in settings}
+        return cls(**(own | changes))
+
+    def run(self, **options: Any) -> "Results":
+        """Run it, or go on with it; the options are those of :func:`~lightning_calib.experiment.run.run_experiment`."""
+        from lightning_calib.experiment.run import run_experiment
+
+        return run_experiment(self, **options)
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the pipelines, each once, in the order of the table."""
@@ -103,18 +147,29 @@ class Protocol:
     @cached_property
     def store(self) -> OutputStore:
         """The frozen outputs."""
+        if isinstance(self.outputs, OutputStore):
+            return self.outputs if self.members is None else OutputStore(self.outputs.path, self.members)
         return OutputStore(self.outputs, self.members)
 
     @property
-    def tasks(self) -> list[Task]:
-        """All repeats and pipelines, in the order of the results."""
-        return [Task(repeat, name) for repeat in range(self.repeats) for name in self.names]
+    def folder(self) -> Path:
+        """Where the results go."""
+        return self.calibration or self.store.path.resolve().parent / "calibration"
 
-    def trials_of(self, task: Task) -> int:
-        """Trials that a task gets."""
-        if task.name.calibrator in LOCAL and self.lts_trials is not None:
+    @property
+    def jobs(self) -> list[FitJob]:
+        """All repeats and pipelines, in the order of the results."""
+        return [FitJob(repeat, name) for repeat in range(self.repeats) for name in self.names]
+
+    def trials_of(self, job: FitJob) -> int:
+        """Trials that a job gets."""
+        if _is_local(job) and self.lts_trials is not None:
             return self.lts_trials
         return self.trials
+
+    def epochs_of(self, job: FitJob, default: int) -> int:
+        """Most epochs that a job gets of adam."""
+        return self.lts_epochs if _is_local(job) else default
 
     def split(self, repeat: int) -> Split:
         """Cases of the parts of a repeat."""
@@ -122,7 +177,7 @@ class Protocol:
         return make_split(self.store, repeat, Sizes(self.cal, self.val, self.test), self.seed, groups)
 
     def data(self, repeat: int, pooling: Pooling) -> StoredOutputsDataModule:
-        """The outputs as a task sees them."""
+        """The outputs as a job sees them."""
         return StoredOutputsDataModule(
             self.store,
             pooling,
@@ -140,30 +195,31 @@ class Protocol:
         """Hash of the manifest, which holds the hashes of all cases."""
         return sha256(self.store.path / MANIFEST)
 
-    def fit_hash(self, task: Task) -> str:
-        """Hash of everything that a task's fit depends on; the thread count is not part of it."""
-        local = {"lts_epochs": self.lts_epochs} if task.name.calibrator in LOCAL else {}
+    def fit_hash(self, job: FitJob) -> str:
+        """Hash of everything that a fit depends on; the thread count is not part of it."""
+        local = {"lts_epochs": self.lts_epochs} if _is_local(job) else {}
         fewer = {} if self.members is None else {"members": self.members}
-        split = self.split(task.repeat)
+        split = self.split(job.repeat)
         return digest(
             {
                 "version": RESULTS_VERSION,
                 "outputs": self.outputs_hash,
-                "task": asdict(task),
+                "task": asdict(job),
                 "seed": self.seed,
                 "cal": split.cal,
                 "val": split.val,
                 "outside": self.outside,
                 "solver": self.solver,
-                "trials": self.trials_of(task),
+                "trials": self.trials_of(job),
                 **local,
                 **fewer,
             }
         )
 
-    def evaluation_hash(self, task: Task) -> str:
-        """Hash of everything that a task's scores depend on."""
-        return digest({"fit": self.fit_hash(task), "test": self.split(task.repeat).test, "bands": str(BANDS)})
+    def evaluation_hash(self, job: FitJob) -> str:
+        """Hash of everything that the scores of a fit depend on."""
+        test = self.split(job.repeat).test
+        return digest({"fit": self.fit_hash(job), "test": test, "bands": str(BANDS), "scores": SCORES.names()})
 
     def describe(self) -> dict[str, Any]:
         """``settings.json``: the settings, the data set's facts and the versions of what computes."""
@@ -179,13 +235,19 @@ class Protocol:
             "num_cases": len(self.store),
         }
         versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
-        own = asdict(self)
+        settings = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "calibration"}
         return {
             "format_version": RESULTS_VERSION,
-            **own,
+            **settings,
+            "outputs": str(self.store.path),
             "pipelines": list(self.names),
             "outputs_sha256": self.outputs_hash,
             "dataset": dataset,
             "bands": list(BANDS),
             "versions": versions,
         }
+
+
+def _is_local(job: FitJob) -> bool:
+    """Whether a calibrator looks at neighbours: it is fitted by adam over whole images."""
+    return job.name.cls.looks_at == "neighbourhood"

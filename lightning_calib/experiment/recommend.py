@@ -121,7 +121,7 @@ def _validation(results: Results, names: list[str]) -> dict[str, list[float]]:
     """``val`` NLL of each repeat, by pipeline; those without results in every repeat are left out."""
     missing = {name for _, name in results.missing}
     fits = {name: [results.fit(r, name) for r in results.repeats] for name in names if name not in missing}
-    return {name: [fit["val_nll"] for fit in found if fit] for name, found in fits.items()}
+    return {name: [fit.val_nll for fit in found if fit] for name, found in fits.items()}
 
 
 def _test_scores(results: Results, name: str, replicates: int) -> dict[str, Interval]:

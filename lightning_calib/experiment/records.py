@@ -1,6 +1,6 @@
 """What one pipeline leaves on disk in one repeat; the file that says "done" is written last."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,17 @@ from typing import Any
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.evaluation import Evaluated
-from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, write_rows
+from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, PooledRow, write_cases, write_rows
+from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.files import plain, read_json, write_json
+from lightning_calib.tasks.evaluation import Evaluated
+
+REMEDY = "delete it and run `calibrate.py run` again"
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """A finished fit, apart from its calibrator.
+    """A finished fit, apart from its calibrator (``fit.json``).
 
     Attributes:
         repeat: number of the repeat.
@@ -25,15 +28,36 @@ class FitRecord:
         val_nll: voxel-pooled NLL on ``val`` of the selected fit.
         identity_val_nll: the same without calibration.
         certificate: the solver's account of the selected fit.
+        status: ``ok`` or ``failed``.
+        error: why it failed.
     """
 
     repeat: int
     pipeline: str
     settings_hash: str
-    hyperparameters: dict[str, Any]
-    val_nll: float
-    identity_val_nll: float
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    val_nll: float = float("nan")
+    identity_val_nll: float = float("nan")
     certificate: dict[str, Any] = field(default_factory=dict)
+    status: str = "ok"
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a fit."""
+        return self.status == "ok"
+
+
+def read_fit(folder: Path) -> FitRecord | None:
+    """The fit in a folder; None where there is none."""
+    path = folder / layout.FIT
+    if not path.is_file():
+        return None
+    facts = read_json(path, REMEDY)
+    try:
+        return FitRecord(**facts)
+    except TypeError as problem:
+        raise layout.ResultsError(f"{path} does not describe a fit ({problem}); {REMEDY}") from problem
 
 
 def write_fit(
@@ -48,55 +72,98 @@ def write_fit(
     folder.mkdir(parents=True, exist_ok=True)
     for name in (layout.EVALUATION, layout.FIT):  # what is half written must not pass for what was there before
         (folder / name).unlink(missing_ok=True)
-    facts = {"status": "ok", "error": None, **vars(record)}
-    described = {key: facts[key] for key in ("pipeline", "hyperparameters", "val_nll")}
+    described = {key: getattr(record, key) for key in ("pipeline", "hyperparameters", "val_nll")}
     save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, plain(described))
     write_json(folder / layout.TRIALS, trials)
     write_rows(folder / layout.CURVE, curve, CurveRow)
-    write_json(folder / layout.FIT, facts)
+    facts = vars(record)
+    write_json(folder / layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts)
 
 
-def write_failure(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
-    """Record that a pipeline failed; files of an earlier success are taken away."""
+def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
+    """Record that a fit failed; files of an earlier one with other settings are taken away."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (layout.EVALUATION, layout.CASES, layout.BINS, layout.BANDS, layout.CALIBRATOR, layout.TRIALS):
+    tables = (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS)
+    for name in (layout.EVALUATION, *tables, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
         (folder / name).unlink(missing_ok=True)
-    facts = {
-        "status": "failed",
-        "error": error,
-        "repeat": repeat,
-        "pipeline": pipeline,
-        "settings_hash": settings_hash,
-    }
-    write_json(folder / layout.FIT, facts)
+    facts = {"repeat": repeat, "pipeline": pipeline, "settings_hash": settings_hash}
+    write_json(folder / layout.FIT, {"status": "failed", "error": error, **facts})
 
 
-def write_evaluation(folder: Path, evaluated: Evaluated, settings_hash: str) -> None:
+def write_evaluation(
+    folder: Path, dataset: str, repeat: int, pipeline: str, evaluated: Evaluated, settings_hash: str
+) -> None:
     """Write a pipeline's tables; ``evaluation.json`` comes last and says that they are whole."""
     (folder / layout.EVALUATION).unlink(missing_ok=True)
-    write_rows(folder / layout.CASES, evaluated.cases, CaseRow)
-    write_rows(folder / layout.BINS, evaluated.bins, BinRow)
-    write_rows(folder / layout.BANDS, evaluated.bands, BandRow)
+    write_cases(folder / layout.CASES, list(_case_rows(dataset, repeat, pipeline, evaluated)))
+    pooled = [PooledRow(repeat, pipeline, key, value) for key, value in evaluated.pooled.items()]
+    write_rows(folder / layout.POOLED, pooled, PooledRow)
+    write_rows(folder / layout.BINS, _bin_rows(repeat, pipeline, evaluated), BinRow)
+    write_rows(folder / layout.BANDS, _band_rows(repeat, pipeline, evaluated), BandRow)
     write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
+
+
+def write_failed_evaluation(folder: Path, settings_hash: str, error: str) -> None:
+    """Record that an evaluation failed; the fit stays as it is."""
+    for name in (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS):
+        (folder / name).unlink(missing_ok=True)
+    write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash, "error": error})
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
     """Whether a successful fit with these settings is there."""
-    path = folder / layout.FIT
-    if not path.is_file():
-        return False
-    facts = read_json(path)
-    return bool(facts["status"] == "ok" and facts["settings_hash"] == settings_hash)
+    record = read_fit(folder)
+    return record is not None and record.ok and record.settings_hash == settings_hash
+
+
+def read_evaluation(folder: Path) -> dict[str, Any] | None:
+    """``evaluation.json``: the hash of its settings and, where it failed, the error; None where there is none."""
+    path = folder / layout.EVALUATION
+    facts: dict[str, Any] | None = read_json(path, REMEDY) if path.is_file() else None
+    return facts
 
 
 def evaluation_done(folder: Path, settings_hash: str) -> bool:
     """Whether tables of a fit with these settings are there."""
-    path = folder / layout.EVALUATION
-    return path.is_file() and read_json(path)["settings_hash"] == settings_hash
+    facts = read_evaluation(folder)
+    return facts is not None and facts["settings_hash"] == settings_hash and "error" not in facts
+
+
+def has_scores(folder: Path) -> bool:
+    """Whether tables are there, of whatever settings."""
+    facts = read_evaluation(folder)
+    return facts is not None and "error" not in facts
 
 
 def add_timing(folder: Path, **seconds: float) -> None:
     """Note how long a step took; times live in this file alone."""
     path = folder / layout.TIMING
-    known = read_json(path) if path.is_file() else {}
+    known = read_json(path, REMEDY) if path.is_file() else {}
     write_json(path, known | seconds, digits=6)
+
+
+def _case_rows(dataset: str, repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[CaseRow]:
+    flips = evaluated.statistics.flips
+    assert flips is not None  # evaluation has a reference
+    voxels = evaluated.statistics.voxels.tolist()
+    for number, case in enumerate(evaluated.cases):
+        scores = {key: values[number] for key, values in evaluated.scores.items()}
+        kinds = {kind: int(getattr(flips, kind)[number]) for kind in FLIP_KINDS}
+        yield CaseRow(dataset, repeat, pipeline, case, voxels[number], scores, kinds)
+
+
+def _bin_rows(repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[BinRow]:
+    table = evaluated.statistics.pooled().bins
+    columns = zip(table.voxels[0].tolist(), table.correct[0].tolist(), table.confidence[0].tolist(), strict=True)
+    for number, (count, correct, confidence) in enumerate(columns):
+        if count:
+            yield BinRow(repeat, pipeline, number, count, confidence, correct)
+
+
+def _band_rows(repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[BandRow]:
+    assert evaluated.statistics.bands is not None  # evaluation has distances
+    rows = zip(*(column.tolist() for column in evaluated.statistics.bands), strict=True)
+    for case, columns in zip(evaluated.cases, rows, strict=True):
+        for band, (count, errors, uncertainty, distance) in enumerate(zip(*columns, strict=True)):
+            if count:
+                yield BandRow(repeat, pipeline, case, band, count, uncertainty, errors, distance)

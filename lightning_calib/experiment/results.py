@@ -1,11 +1,11 @@
-"""Typed reading of what a calibration run left on disk."""
+"""Typed reading of what an experiment left on disk: rows, and DataFrames of them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,12 +13,25 @@ from numpy.typing import NDArray
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import load_calibrator
-from lightning_calib.experiment import layout
-from lightning_calib.experiment.rows import BINS, BandRow, BinRow, CaseRow, CurveRow, read_rows
+from lightning_calib.experiment import layout, records
+from lightning_calib.experiment.rows import (
+    BINS,
+    BandRow,
+    BinRow,
+    CaseRow,
+    CurveRow,
+    PooledRow,
+    read_cases,
+    read_rows,
+)
 from lightning_calib.experiment.statistics import REPLICATES, Interval, intervals, point_estimate, two_level_bootstrap
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
 from lightning_calib.kit.files import read_json
+from lightning_calib.metrics.score import SCORES, Score
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str]  # repeat and pipeline
@@ -34,16 +47,17 @@ class Failure:
 
 
 class Results:
-    """Results of ``calibrate.py run``: what was asked for, the tables, and every fit.
+    """Results of an experiment: what was asked for, the tables, and every fit.
 
     Pipelines that failed or are missing are named in :attr:`failures` and :attr:`missing`; asking for their
     rows gives empty lists, so that a report can be made of what is there.
 
     Args:
-        folder: usually ``runs/<name>/calibration``.
+        folder: usually ``runs/<name>/calibration``; its parent will do.
 
     Example:
-        >>> results = Results.open("runs/camvid/calibration")  # doctest: +SKIP
+        >>> results = Results("runs/camvid")  # doctest: +SKIP
+        >>> results.table()  # doctest: +SKIP
         >>> results.scores("cms_op(p)", "nll")  # doctest: +SKIP
         [array([0.31, 0.28, ...]), array([...]), array([...])]
     """
@@ -51,22 +65,19 @@ class Results:
     def __init__(self, folder: str | Path) -> None:
         """Open a folder; its files are read when they are asked for."""
         self.folder = Path(folder)
+        if not (self.folder / layout.SETTINGS).is_file() and (self.folder / "calibration" / layout.SETTINGS).is_file():
+            self.folder /= "calibration"
         if not (self.folder / layout.SETTINGS).is_file():
             raise layout.ResultsError(
                 f"{self.folder / layout.SETTINGS} is missing: no results there; make them with `calibrate.py run`"
             )
-        self.settings: dict[str, Any] = read_json(self.folder / layout.SETTINGS)
-        version = self.settings.get("format_version")
+        self.settings: dict[str, Any] = read_json(self.folder / layout.SETTINGS, records.REMEDY)
+        version = self.settings.get("format_version") if isinstance(self.settings, dict) else None
         if version != layout.RESULTS_VERSION:
             raise layout.ResultsError(
                 f"{self.folder} has format version {version}, this release reads {layout.RESULTS_VERSION}: "
                 "run again, or use the release that wrote it"
             )
-
-    @classmethod
-    def open(cls, folder: str | Path) -> "Results":
-        """The results in a folder."""
-        return cls(folder)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -93,20 +104,42 @@ class Results:
         summary: dict[str, Any] = read_json(path)
         return summary
 
-    @cached_property
-    def cases(self) -> list[CaseRow]:
-        """All rows of ``cases.csv``."""
-        return self._table(layout.CASES, CaseRow)
+    def table(self) -> "pd.DataFrame":
+        """The main table: a row a pipeline, of every score its mean and bounds (of pooled ones the extreme repeats)."""
+        rows = []
+        for name, entry in self.summary["pipelines"].items():
+            facts = {key: value for key, value in entry.items() if not isinstance(value, dict | list)}
+            scores: dict[str, float | None] = {}
+            for key, score in entry["metrics"].items():
+                low, high = score.get("low", score.get("min")), score.get("high", score.get("max"))
+                scores |= {key: score["mean"], f"{key}_low": low, f"{key}_high": high}
+            rows.append({"pipeline": name, **facts, **scores})
+        return _frame(rows)
 
-    @cached_property
-    def bins(self) -> list[BinRow]:
-        """All rows of ``bins.csv``."""
-        return self._table(layout.BINS, BinRow)
+    def cases(self) -> "pd.DataFrame":
+        """A row a repeat, pipeline and test case with every score and the flips."""
+        rows = [row for rows in self._cases.values() for row in rows]
+        return _frame([{**vars(row), **row.scores, **row.flips} for row in rows]).drop(
+            columns=["scores", "flips"], errors="ignore"
+        )
 
-    @cached_property
-    def bands(self) -> list[BandRow]:
-        """All rows of ``bands.csv``."""
-        return self._table(layout.BANDS, BandRow)
+    def comparisons(self) -> "pd.DataFrame":
+        """The matched comparisons of the summary: a row a pair and score."""
+        plain = ("family", "reference", "candidate", "metric")
+        tail = ("improvement", "p_value", "p_holm", "verdict")
+        rows = []
+        for found in self.summary["comparisons"]:
+            bounds = {"difference": found["difference"]["mean"]}
+            bounds |= {key: found["difference"][key] for key in ("low", "high")}
+            bounds |= {f"clustered_{key}": found["clustered"][key] for key in ("low", "high")}
+            rows.append({key: found[key] for key in plain} | bounds | {key: found[key] for key in tail})
+        return _frame(rows)
+
+    def all_trials(self) -> "pd.DataFrame":
+        """A row a trial of every search."""
+        found = ((r, name, trial) for r in self.repeats for name in self.pipelines for trial in self.trials(r, name))
+        rows = [{"repeat": r, "pipeline": name, **trial, **trial["values"]} for r, name, trial in found]
+        return _frame(rows).drop(columns="values", errors="ignore")
 
     def cases_of(self, repeat: int, pipeline: str) -> list[CaseRow]:
         """Scores of one pipeline in one repeat, by case id."""
@@ -114,7 +147,30 @@ class Results:
 
     def scores(self, pipeline: str, metric: str) -> list[Floats]:
         """One array a repeat with a score of every test case, by case id; empty where the pipeline is missing."""
-        return [np.array([getattr(row, metric) for row in self.cases_of(r, pipeline)]) for r in self.repeats]
+        return [np.array([row.score(metric) for row in self.cases_of(r, pipeline)]) for r in self.repeats]
+
+    def pooled(self, repeat: int, pipeline: str, score: str) -> float:
+        """A score of all test voxels of a repeat together; NaN where the pipeline is missing or has none.
+
+        Results of earlier versions hold the tables of confidences, from which those of the calibration errors follow.
+        """
+        if (repeat, pipeline, score) in self._pooled:
+            return self._pooled[repeat, pipeline, score]
+        table = self.bin_table(repeat, pipeline, 15)
+        errors = {"ace": table.average_error, "mce": table.maximum_error}
+        return float(errors[score]()) if score in errors else float("nan")
+
+    @cached_property
+    def case_scores(self) -> list[Score]:
+        """Scores with a value a case, in the order of the registry, as far as these results have them."""
+        held = {key for rows in self._cases.values() for row in rows for key in row.scores}
+        return [score for score in SCORES.values() if not score.pooled and score.key in held]
+
+    @cached_property
+    def pooled_scores(self) -> list[Score]:
+        """Scores of all voxels together, as far as these results have them."""
+        held = {"ace", "mce", *(key for _, _, key in self._pooled)}
+        return [score for score in SCORES.values() if score.pooled and score.key in held]
 
     def test_cases(self, repeat: int) -> tuple[str, ...]:
         """Ids of the test cases of a repeat, sorted."""
@@ -173,14 +229,13 @@ class Results:
         parts: dict[str, list[str]] = read_json(layout.split_path(self.folder, repeat))
         return parts
 
-    def task_folder(self, repeat: int, pipeline: str) -> Path:
+    def job_folder(self, repeat: int, pipeline: str) -> Path:
         """Folder of one pipeline in one repeat."""
-        return layout.task_folder(self.folder, repeat, pipeline)
+        return layout.job_folder(self.folder, repeat, pipeline)
 
-    def fit(self, repeat: int, pipeline: str) -> dict[str, Any] | None:
-        """``fit.json``: status, hyperparameters, ``val_nll``, certificate; None where there is none."""
-        fit: dict[str, Any] | None = self._optional(repeat, pipeline, layout.FIT)
-        return fit
+    def fit(self, repeat: int, pipeline: str) -> records.FitRecord | None:
+        """What is known of a fit: status, hyperparameters, NLL on ``val``, certificate; None where there is none."""
+        return records.read_fit(self.job_folder(repeat, pipeline))
 
     def timing(self, repeat: int, pipeline: str) -> dict[str, float] | None:
         """Seconds of each step; None where there are none."""
@@ -193,19 +248,26 @@ class Results:
 
     def curve(self, repeat: int, pipeline: str) -> list[CurveRow]:
         """Course of the selected fit; empty where there was none."""
-        path = self.task_folder(repeat, pipeline) / layout.CURVE
+        path = self.job_folder(repeat, pipeline) / layout.CURVE
         return read_rows(path, CurveRow) if path.is_file() else []
 
     def calibrator(self, repeat: int, pipeline: str) -> Calibrator | None:
         """The fitted calibrator; None where the pipeline failed or is missing."""
-        path = self.task_folder(repeat, pipeline) / layout.CALIBRATOR
+        path = self.job_folder(repeat, pipeline) / layout.CALIBRATOR
         return load_calibrator(path) if path.is_file() else None
 
     @cached_property
     def failures(self) -> list[Failure]:
-        """Pipelines that failed, with their errors."""
-        fits = [(r, name, self.fit(r, name)) for r in self.repeats for name in self.pipelines]
-        return [Failure(r, name, fit["error"]) for r, name, fit in fits if fit and fit["status"] == "failed"]
+        """Pipelines that could not be fitted or evaluated, with their errors."""
+        found = []
+        for repeat in self.repeats:
+            for name in self.pipelines:
+                fit = self.fit(repeat, name)
+                judged = records.read_evaluation(self.job_folder(repeat, name)) or {}
+                error = fit.error if fit is not None and not fit.ok else judged.get("error")
+                if error is not None:
+                    found.append(Failure(repeat, name, error))
+        return found
 
     @cached_property
     def missing(self) -> list[Key]:
@@ -213,30 +275,52 @@ class Results:
         return [(r, name) for r in self.repeats for name in self.pipelines if not self.cases_of(r, name)]
 
     @cached_property
+    def scored(self) -> list[str]:
+        """Pipelines with scores in at least one repeat."""
+        return [name for name in self.pipelines if self.scored_repeats(name)]
+
+    def scored_repeats(self, pipeline: str) -> list[int]:
+        """Repeats in which a pipeline has scores."""
+        return [r for r in self.repeats if self.cases_of(r, pipeline)]
+
+    @cached_property
     def _cases(self) -> defaultdict[Key, list[CaseRow]]:
+        path = self.folder / layout.CASES
+        rows = read_cases(path) if path.is_file() else []
         grouped: defaultdict[Key, list[CaseRow]] = defaultdict(list)
-        for row in sorted(self.cases, key=lambda row: row.case):
+        for row in sorted(rows, key=lambda row: row.case):
             grouped[row.repeat, row.pipeline].append(row)
         return grouped
+
+    @cached_property
+    def _pooled(self) -> dict[tuple[int, str, str], float]:
+        return {(row.repeat, row.pipeline, row.score): row.value for row in self._table(layout.POOLED, PooledRow)}
 
     @cached_property
     def _bins(self) -> defaultdict[Key, list[BinRow]]:
-        grouped: defaultdict[Key, list[BinRow]] = defaultdict(list)
-        for row in self.bins:
-            grouped[row.repeat, row.pipeline].append(row)
-        return grouped
+        return _by_fit(self._table(layout.BINS, BinRow))
 
     @cached_property
     def _bands(self) -> defaultdict[Key, list[BandRow]]:
-        grouped: defaultdict[Key, list[BandRow]] = defaultdict(list)
-        for row in self.bands:
-            grouped[row.repeat, row.pipeline].append(row)
-        return grouped
+        return _by_fit(self._table(layout.BANDS, BandRow))
 
     def _table(self, name: str, kind: Any) -> list[Any]:  # noqa: ANN401
         path = self.folder / name
         return read_rows(path, kind) if path.is_file() else []
 
     def _optional(self, repeat: int, pipeline: str, name: str) -> Any:  # noqa: ANN401
-        path = self.task_folder(repeat, pipeline) / name
-        return read_json(path) if path.is_file() else None
+        path = self.job_folder(repeat, pipeline) / name
+        return read_json(path, records.REMEDY) if path.is_file() else None
+
+
+def _by_fit(rows: list[Any]) -> defaultdict[Key, list[Any]]:
+    grouped: defaultdict[Key, list[Any]] = defaultdict(list)
+    for row in rows:
+        grouped[row.repeat, row.pipeline].append(row)
+    return grouped
+
+
+def _frame(rows: Sequence[dict[str, Any]]) -> "pd.DataFrame":
+    import pandas as pd  # half a second that most commands do without
+
+    return pd.DataFrame(list(rows))

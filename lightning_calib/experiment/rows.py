@@ -1,18 +1,20 @@
 """Rows of the result tables, and their form as CSV: equal rows give equal bytes."""
 
 import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightning_calib.kit.files import write_text
+from lightning_calib.functional.flips import FLIP_KINDS
+from lightning_calib.kit.files import FileError, write_csv
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 BINS = 600  # fine enough to hold 15, 20, 30, 40 and 50 equal bins exactly
+
+_CASE = {"dataset": str, "repeat": int, "pipeline": str, "case": str, "voxels": int}
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,8 @@ class CaseRow:
         pipeline: name such as ``cms_op(p)``.
         case: id of the case.
         voxels: voxels that count.
-        nll: mean of ``-log q_y``.
-        dice: Dice score in [0, 1]; NaN where no class is left to average.
-        ece: expected calibration error, 50 bins.
-        ba_ece: boundary-aware calibration error.
-        brier: Brier score.
-        flip: share of voxels whose class the calibrator changed, in [0, 1].
-        harmful: number of flips from right to wrong.
-        beneficial: number of flips from wrong to right.
-        neutral: number of flips from wrong to wrong.
+        scores: every score that has a value for a case, by its key.
+        flips: number of flips of each kind: harmful, beneficial, neutral.
     """
 
     dataset: str
@@ -41,15 +36,22 @@ class CaseRow:
     pipeline: str
     case: str
     voxels: int
-    nll: float
-    dice: float
-    ece: float
-    ba_ece: float
-    brier: float
-    flip: float
-    harmful: int
-    beneficial: int
-    neutral: int
+    scores: dict[str, float]
+    flips: dict[str, int]
+
+    def score(self, key: str) -> float:
+        """A score; NaN where the row was written by a version that had none of that name."""
+        return self.scores.get(key, float("nan"))
+
+
+@dataclass(frozen=True)
+class PooledRow:
+    """A score of all test voxels of a repeat together (``pooled.csv``)."""
+
+    repeat: int
+    pipeline: str
+    score: str
+    value: float
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,8 @@ Row = TypeVar("Row", bound="DataclassInstance")  # fields of type int, float or 
 
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:
-    """Write a table in one step; numbers in the shortest form that reads back to the same bits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in fields(kind)])
-    writer.writerows(vars(row).values() for row in rows)
-    write_text(path, text.getvalue())
+    """Write a table in one step."""
+    write_csv(path, [column.name for column in fields(kind)], (list(vars(row).values()) for row in rows))
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:
@@ -112,17 +110,62 @@ def read_rows(path: Path, kind: type[Row]) -> list[Row]:
         >>> read_rows(path, BinRow)
         [BinRow(repeat=0, pipeline='ts(z)', bin=599, count=10, confidence_sum=9.99, correct_sum=10)]
     """
-    columns = [column.name for column in fields(kind)]
-    types: list[Any] = [column.type for column in fields(kind)]
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, None)
-        if header != columns:
-            raise ValueError(f"{path} has the columns {header}, expected {columns}; run `calibrate.py run` again")
-        rows = []
-        for line in reader:
-            try:
-                rows.append(kind(*(of(text) for of, text in zip(types, line, strict=True))))
-            except ValueError as problem:
-                raise ValueError(f"{path}, line {reader.line_num}: {line} ({problem})") from problem
+    types: dict[str, Any] = {column.name: column.type for column in fields(kind)}
+    header, lines = _read(path)
+    if header != list(types):
+        raise _foreign(path, header, list(types))
+    return [kind(**values) for values in _typed(path, lines, types)]
+
+
+def write_cases(path: Path, rows: list[CaseRow]) -> None:
+    """Write ``cases.csv``: facts, the scores of the first release, flips, then every further score."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.scores))
+    first = [key for key in ("nll", "dice", "ece", "ba_ece", "brier", "flip") if key in keys]
+    further = [key for key in keys if key not in first]
+    table = (
+        [
+            *(getattr(row, name) for name in _CASE),
+            *(row.score(key) for key in first),
+            *(row.flips[kind] for kind in FLIP_KINDS),
+            *(row.score(key) for key in further),
+        ]
+        for row in rows
+    )
+    write_csv(path, [*_CASE, *first, *FLIP_KINDS, *further], table)
+
+
+def read_cases(path: Path) -> list[CaseRow]:
+    """Read ``cases.csv`` of this or an earlier version: columns that are no facts and no flips are scores."""
+    header, lines = _read(path)
+    if header[: len(_CASE)] != list(_CASE) or not set(FLIP_KINDS) <= set(header):
+        raise _foreign(path, header, [*_CASE, "scores", *FLIP_KINDS])
+    types = {name: _CASE.get(name, int if name in FLIP_KINDS else float) for name in header}
+    rows = []
+    for values in _typed(path, lines, types):
+        facts = {name: values.pop(name) for name in _CASE}
+        flips = {kind: values.pop(kind) for kind in FLIP_KINDS}
+        rows.append(CaseRow(**facts, scores=values, flips=flips))
     return rows
+
+
+def _foreign(path: Path, header: list[str], expected: list[str]) -> FileError:
+    return FileError(f"{path} has the columns {header}, expected {expected}; run `calibrate.py run` again")
+
+
+def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Header and numbered lines of a CSV file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            return header, [(reader.line_num, line) for line in reader]
+    except (csv.Error, UnicodeDecodeError) as problem:
+        raise FileError(f"{path} is not a table ({problem}); run `calibrate.py run` again") from problem
+
+
+def _typed(path: Path, lines: list[tuple[int, list[str]]], types: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    for number, line in lines:
+        try:
+            yield {name: of(text) for (name, of), text in zip(types.items(), line, strict=True)}
+        except ValueError as problem:
+            raise FileError(f"{path}, line {number}: {line} ({problem})") from problem

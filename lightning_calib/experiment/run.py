@@ -1,201 +1,202 @@
-"""The paper's protocol: for every repeat and pipeline search, fit on `cal`, select on `val`, evaluate on `test`.
+"""An experiment from frozen outputs to results: search, fit on `cal`, select on `val`, evaluate on `test`, sum up.
 
 Each repeat and pipeline leaves its own files, and is skipped when they are there and were made with the same
-settings: a run that was interrupted goes on where it stopped, and ends with the same bytes as one that was not.
+settings: an experiment that was interrupted goes on where it stopped, and ends with the same bytes as one that was
+not.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.calibrators.storage import load_calibrator
-from lightning_calib.executors.base import Executor
-from lightning_calib.executors.local import LocalExecutor
+from lightning_calib.executors.base import EXECUTORS, Executor
+from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment import layout, records
-from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
-from lightning_calib.experiment.plan import LOCAL, Protocol, Task
-from lightning_calib.experiment.search import search
+from lightning_calib.experiment.jobs import Work, evaluation_job, fit_job
+from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
+from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import write_summary
+from lightning_calib.experiment.tracking import tracking
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.files import FileError, locked, read_json, write_json
 from lightning_calib.kit.progress import Display
-from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.tasks.calibration import MAX_EPOCHS
+
+Figures = Callable[[Results], Mapping[str, Path]]
 
 
-@dataclass(frozen=True)
-class EvaluationJob:
-    """All pipelines of one pooling in one repeat: their test cases are read once."""
-
-    repeat: int
-    pooling: Pooling
-    pipelines: tuple[str, ...]
-
-    @property
-    def tasks(self) -> list[Task]:
-        """One task a pipeline."""
-        return [Task(self.repeat, name) for name in self.pipelines]
-
-
-def run_protocol(
-    protocol: Protocol,
-    folder: str | Path,
-    workers: int = 1,
+def run_experiment(
+    experiment: Experiment,
+    executor: str | Executor = "local",
+    workers: int | None = None,
+    logger: str | None = "csv",
+    name: str | None = None,
+    trainer: Mapping[str, Any] | None = None,
     display: bool = True,
     start: Callable[[], None] | None = None,
-) -> dict[str, Any]:
-    """Run or go on with a protocol, and summarise it.
+    figures: Figures | None = None,
+) -> Results:
+    """Run or go on with an experiment, and sum it up.
 
     Args:
-        protocol: what to do.
-        folder: where the results go, usually ``runs/<name>/calibration``.
-        workers: processes at a time; 0 does everything in this one. Results do not depend on it.
+        experiment: what to do.
+        executor: ``local``, another name of ``EXECUTORS``, or an executor. Results do not depend on it.
+        workers: jobs at a time; by default as many as there are cores for; 0 does everything in this process.
+        logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, one of your own, or
+            None.
+        name: name of the experiment for the tracker; by default that of the folder above the results.
+        trainer: options of Lightning's Trainer for fits and evaluations, such as ``{"accelerator": "gpu"}``.
         display: show progress.
         start: called once in every worker process, to set up logging and the like.
+        figures: makes pictures of the results for the tracker, at the end.
+    """
+    root, began = experiment.folder, time.perf_counter()
+    called = name or root.resolve().parent.name
+    with locked(root, "the experiment in"):
+        kept = prepare(experiment, root)
+        with tracking(logger, called, root, experiment.describe()) as tracked:
+            work = Work(experiment, root, trainer or {}, journals=tracked is not None)
+            with make_executor(executor, workers, experiment.threads, start, work.trainer) as processes:
+                with tracked.following() if tracked else nullcontext():
+                    _say_kept(kept, display)
+                    fit_all(work, processes, display)
+                    evaluate_all(work, processes, display)
+            write_summary(root)
+            results = Results(root)
+            if tracked:
+                tracked.finish(results, figures(results) if figures else {})
+            elif figures:
+                figures(results)
+        records.add_timing(root, run=time.perf_counter() - began)
+    return results
+
+
+def make_executor(
+    executor: str | Executor,
+    workers: int | None,
+    threads: int,
+    start: Callable[[], None] | None,
+    trainer: Mapping[str, Any],
+) -> Executor:
+    """An executor by name, or the one that was given."""
+    if isinstance(executor, Executor):
+        return executor
+    devices = trainer.get("devices")
+    several = int(devices) if str(devices).isdigit() else 1
+    slots = max(1, available_cores() // max(several, 1)) if workers is None else workers
+    return EXECUTORS[executor](slots=slots, threads=threads, start=start)  # type: ignore[call-arg]
+
+
+def prepare(experiment: Experiment, root: Path) -> list[str]:
+    """Write settings and splits; take away what an interrupted run left half written.
 
     Returns:
-        The summary, as in ``summary.json``.
+        Pipelines of earlier calls whose results belong to these settings; they stay part of the results.
     """
-    root, began = Path(folder), time.perf_counter()
-    prepare(protocol, root)
-    shown = partial(Display, workers=workers, quiet=not display)
-    with LocalExecutor(workers, protocol.threads, start) as processes:
-        fit_all(protocol, root, processes, shown)
-        evaluate_all(protocol, root, processes, shown)
-    summary = write_summary(root)
-    records.add_timing(root, run=time.perf_counter() - began)
-    return summary
-
-
-def prepare(protocol: Protocol, root: Path) -> None:
-    """Write settings and splits; take away what an interrupted run left half written."""
-    for path in [*root.glob(".*.part"), *(root / "repeats").rglob(".*")]:
+    for path in [*root.glob(".*.part"), *(root / "repeats").rglob(".*.part")]:
         path.unlink(missing_ok=True)
-    for repeat in range(protocol.repeats):
-        split = protocol.split(repeat)
-        facts = {"cal": split.cal, "val": split.val, "test": split.test}
-        write_json(layout.split_path(root, repeat), facts)
-    if protocol.group_aware:
-        write_json(root / layout.GROUPS, protocol.store.groups)
+    for repeat in range(experiment.repeats):
+        split = experiment.split(repeat)
+        empty = [part for part in ("cal", "val", "test") if not getattr(split, part)]
+        if empty:
+            raise ValueError(f"{', '.join(empty)} of repeat {repeat} has no cases: give it a size, such as --test 0.3")
+        write_json(layout.split_path(root, repeat), {"cal": split.cal, "val": split.val, "test": split.test})
+    if experiment.group_aware:
+        write_json(root / layout.GROUPS, experiment.store.groups)
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
-    write_json(root / layout.SETTINGS, protocol.describe())
+    kept = earlier_pipelines(experiment, root)
+    settings = experiment.describe()
+    write_json(root / layout.SETTINGS, settings | {"pipelines": [*kept, *settings["pipelines"]]})
+    return kept
 
 
-def fit_all(protocol: Protocol, root: Path, processes: Executor, display: Callable[..., Display]) -> None:
+def earlier_pipelines(experiment: Experiment, root: Path) -> list[str]:
+    """Pipelines that an earlier call asked for, with fits by these settings in every repeat."""
+    try:
+        asked = read_json(root / layout.SETTINGS)["pipelines"]
+    except (OSError, FileError, KeyError, TypeError):
+        return []
+    others = [name for name in asked if name not in experiment.names]
+    return [name for name in others if all(_made_by(experiment, root, r, name) for r in range(experiment.repeats))]
+
+
+def _made_by(experiment: Experiment, root: Path, repeat: int, pipeline: str) -> bool:
+    """Whether the files of a pipeline were made with these settings; a name that is unknown now was not."""
+    try:
+        job = FitJob(repeat, pipeline)
+        record = records.read_fit(layout.job_folder(root, repeat, job.name))
+        return record is not None and record.settings_hash == experiment.fit_hash(job)
+    except ValueError:
+        return False
+
+
+def _say_kept(kept: Sequence[str], display: bool) -> None:
+    if kept and display:
+        print(f"results of earlier calls with these settings stay: {', '.join(kept)}")
+
+
+def fit_all(work: Work, executor: Executor, display: bool) -> None:
     """Fit every pipeline in every repeat that has no fit with these settings."""
-    tasks = [task for task in protocol.tasks if not records.fit_done(_folder(root, task), protocol.fit_hash(task))]
-    with display(task.name.calibrator for task in tasks) as shown:
-        for outcome in processes.run(_longest_first(tasks), partial(fit_task, protocol, root)):
-            task, error = outcome.job, outcome.error
+    experiment = work.experiment
+    jobs = [job for job in experiment.jobs if not records.fit_done(work.folder(job), experiment.fit_hash(job))]
+    with Display([job.name.calibrator for job in jobs], executor.slots, quiet=not display) as shown:
+        for outcome in executor.run(_longest_first(jobs), partial(fit_job, work)):
+            job, error = outcome.job, outcome.error
             if error is not None:
-                _fail(root, protocol, task, error)
-            shown.done(task.name.calibrator, _told("fitted", task, error), _seconds(root, task, "fit"))
+                folder = work.folder(job)
+                records.write_failed_fit(folder, job.repeat, job.pipeline, experiment.fit_hash(job), error)
+            shown.done(job.name.calibrator, _told("fitted", job, error), _seconds(work, job, "fit"))
 
 
-def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
-    """Search and fit one pipeline in one repeat, and write what came out."""
-    started = time.perf_counter()
-    data = protocol.data(task.repeat, task.name.pooling)
-    found = search(
-        task.name,
-        data,
-        trials=protocol.trials_of(task),
-        seed=task.seed(protocol.seed),
-        solver=protocol.solver,
-        max_epochs=protocol.lts_epochs if task.name.calibrator in LOCAL else MAX_EPOCHS,
-    )
-    record = records.FitRecord(
-        repeat=task.repeat,
-        pipeline=task.pipeline,
-        settings_hash=protocol.fit_hash(task),
-        hyperparameters=found.hyperparameters,
-        val_nll=found.val_nll,
-        identity_val_nll=found.identity_val_nll,
-        certificate=found.certificate,
-    )
-    folder = _folder(root, task)
-    records.write_fit(folder, record, found.calibrator, found.trials, found.curve, data.class_names)
-    records.add_timing(folder, fit=time.perf_counter() - started)
+def evaluate_all(work: Work, executor: Executor, display: bool) -> None:
+    """Evaluate every fit that has no scores yet; pipelines of a pass that failed are then judged one by one."""
+    jobs = pending_evaluations(work)
+    failed = _evaluate(work, executor, jobs, display)
+    alone = [EvaluationJob(job.repeat, job.pooling, (name,)) for job in failed for name in job.pipelines]
+    for job, error in _evaluate(work, executor, alone, display).items():
+        (fit,) = job.fits
+        records.write_failed_evaluation(work.folder(fit), work.experiment.evaluation_hash(fit), error)
 
 
-def evaluate_all(protocol: Protocol, root: Path, processes: Executor, display: Callable[..., Display]) -> None:
-    """Evaluate every fit that has no scores yet."""
-    jobs = pending_evaluations(protocol, root)
-    failed: list[EvaluationJob] = []
-    with display(f"evaluation {job.pooling}" for job in jobs) as shown:
-        for outcome in processes.run(jobs, partial(evaluate_job, protocol, root)):
-            job = outcome.job
-            if outcome.error is not None:
-                failed.append(job)
-            seconds = max(_seconds(root, task, "evaluation_pass") for task in job.tasks)
-            text = f"evaluated {len(job.pipelines)} pipelines on {job.pooling}, repeat {job.repeat}"
-            shown.done(f"evaluation {job.pooling}", text, seconds)
-    for job in failed:  # the processes are free now
-        _one_by_one(protocol, root, job, processes)
+def _evaluate(work: Work, executor: Executor, jobs: list[EvaluationJob], display: bool) -> dict[EvaluationJob, str]:
+    """Do evaluations; the errors of those that failed."""
+    failed = {}
+    with Display([f"evaluation {job.pooling}" for job in jobs], executor.slots, quiet=not display) as shown:
+        for outcome in executor.run(jobs, partial(evaluation_job, work)):
+            job, error = outcome.job, outcome.error
+            if error is not None:
+                failed[job] = error
+            seconds = max(_seconds(work, fit, "evaluation_pass") for fit in job.fits)
+            shown.done(f"evaluation {job.pooling}", _told("evaluated", job, error), seconds)
+    return failed
 
 
-def pending_evaluations(protocol: Protocol, root: Path) -> list[EvaluationJob]:
+def pending_evaluations(work: Work) -> list[EvaluationJob]:
     """Repeats and poolings with fits that have no scores yet."""
+    experiment = work.experiment
     groups: dict[tuple[int, Pooling], list[str]] = {}
-    for task in protocol.tasks:
-        folder = _folder(root, task)
-        fitted = records.fit_done(folder, protocol.fit_hash(task))
-        if fitted and not records.evaluation_done(folder, protocol.evaluation_hash(task)):
-            groups.setdefault((task.repeat, task.name.pooling), []).append(task.pipeline)
+    for job in experiment.jobs:
+        folder = work.folder(job)
+        fitted = records.fit_done(folder, experiment.fit_hash(job))
+        if fitted and not records.evaluation_done(folder, experiment.evaluation_hash(job)):
+            groups.setdefault((job.repeat, job.name.pooling), []).append(job.pipeline)
     return [EvaluationJob(repeat, pooling, tuple(names)) for (repeat, pooling), names in groups.items()]
 
 
-def evaluate_job(protocol: Protocol, root: Path, job: EvaluationJob) -> None:
-    """Score all pipelines of a job in one pass over its test cases, and write their tables."""
-    started = time.perf_counter()
-    data = protocol.data(job.repeat, job.pooling)
-    facts = Facts(data.store.manifest.dataset, data.ignore_index, data.background)
-    folders = {task.pipeline: _folder(root, task) for task in job.tasks}
-    calibrators = {name: load_calibrator(folder / layout.CALIBRATOR).eval() for name, folder in folders.items()}
-    evaluated = evaluate(pooled_cases(data), calibrators, facts, job.repeat)
-    for task in job.tasks:
-        folder = folders[task.pipeline]
-        records.write_evaluation(folder, evaluated[task.pipeline], protocol.evaluation_hash(task))
-        records.add_timing(folder, evaluation_pass=time.perf_counter() - started)
+def _longest_first(jobs: list[FitJob]) -> list[FitJob]:
+    """Calibrators that look at neighbours take longest: started first, they do not keep the others waiting."""
+    return sorted(jobs, key=lambda job: job.name.cls.looks_at == "voxel")
 
 
-def pooled_cases(data: StoredOutputsDataModule) -> Iterator[TestCase]:
-    """Pooled test cases with their distances, by case id."""
-    for logits, target, case_ids in data.batches("test"):
-        yield TestCase(case_ids[0], logits, target, data.distance(case_ids[0])[None])
-
-
-def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, processes: Executor) -> None:
-    """Evaluate the pipelines of a failed pass apart, so that only the one at fault is lost."""
-    jobs = [EvaluationJob(job.repeat, job.pooling, (name,)) for name in job.pipelines]
-    for outcome in processes.run(jobs, partial(evaluate_job, protocol, root)):
-        if outcome.error is not None:
-            _fail(root, protocol, outcome.job.tasks[0], outcome.error)
-
-
-def _fail(root: Path, protocol: Protocol, task: Task, error: str) -> None:
-    records.write_failure(_folder(root, task), task.repeat, task.pipeline, protocol.fit_hash(task), error)
-
-
-def _folder(root: Path, task: Task) -> Path:
-    return layout.task_folder(root, task.repeat, task.pipeline)
-
-
-def _longest_first(tasks: list[Task]) -> list[Task]:
-    """Local calibrators take longest: started first, they do not keep the others waiting at the end."""
-    return sorted(tasks, key=lambda task: task.name.calibrator not in LOCAL)
-
-
-def _seconds(root: Path, task: Task, step: str) -> float:
-    path = _folder(root, task) / layout.TIMING
+def _seconds(work: Work, job: FitJob, step: str) -> float:
+    path = work.folder(job) / layout.TIMING
     return float(read_json(path).get(step, 0.0)) if path.is_file() else 0.0
 
 
-def _told(verb: str, task: Task, error: str | None) -> str:
-    if error is None:
-        return f"{verb} {task.pipeline}, repeat {task.repeat}"
-    return f"FAILED {task.pipeline}, repeat {task.repeat} ({error.splitlines()[0]})"
+def _told(verb: str, job: FitJob | EvaluationJob, error: str | None) -> str:
+    return f"{verb} {job}" if error is None else f"FAILED {job} ({error.splitlines()[0]})"
+
+

@@ -10,14 +10,17 @@ import numpy as np
 from lightning_calib.calibrators.pipeline import PAPER_BLOCKS, PipelineName
 from lightning_calib.calibrators.registry import build
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.comparisons import COMPARED, MATCHED_PAIRS, Comparison, compare
+from lightning_calib.experiment.comparisons import MATCHED_PAIRS, Comparison, compare, compared
 from lightning_calib.experiment.recommend import Preserve, eligible, recommend
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, read_rows, write_rows
+from lightning_calib.experiment.records import has_scores
+from lightning_calib.experiment.rows import (
+    BandRow, BinRow, PooledRow, read_cases, read_rows, write_cases, write_rows
+)
 from lightning_calib.experiment.statistics import Floats, Interval
+from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.files import write_json
 
-SCORES = ("nll", "dice", "ece", "ba_ece", "brier", "flip")
 DIGITS = 10  # significant digits in summary.json: beyond them matrix products depend on the machine
 
 
@@ -31,25 +34,26 @@ def write_summary(folder: Path) -> dict[str, Any]:
         The summary.
     """
     join_tables(folder)
-    results = Results.open(folder)
+    results = Results(folder)
     summary = summarize(results)
     write_json(folder / layout.SUMMARY, summary, DIGITS)
     return summary
 
 
 def join_tables(folder: Path) -> None:
-    """Write ``cases.csv``, ``bins.csv`` and ``bands.csv`` of the whole run from those of its parts."""
-    results = Results.open(folder)
-    folders = [results.task_folder(r, name) for r in results.repeats for name in results.pipelines]
-    done = [part for part in folders if (part / layout.EVALUATION).is_file()]
-    for name, kind in ((layout.CASES, CaseRow), (layout.BINS, BinRow), (layout.BANDS, BandRow)):
-        rows = [row for part in done for row in read_rows(part / name, kind)]
-        write_rows(folder / name, rows, kind)
+    """Write the tables of the whole experiment from those of its parts."""
+    results = Results(folder)
+    folders = [results.job_folder(r, name) for r in results.repeats for name in results.pipelines]
+    done = [part for part in folders if has_scores(part)]
+    write_cases(folder / layout.CASES, [row for part in done for row in read_cases(part / layout.CASES)])
+    for name, kind in ((layout.POOLED, PooledRow), (layout.BINS, BinRow), (layout.BANDS, BandRow)):
+        held = [part / name for part in done if (part / name).is_file()]  # earlier versions had no pooled scores
+        write_rows(folder / name, [row for path in held for row in read_rows(path, kind)], kind)
 
 
 def summarize(results: Results) -> dict[str, Any]:
     """``summary.json`` as a dictionary, pipelines in the order of the run."""
-    scored = [name for name in results.pipelines if any(results.cases_of(r, name) for r in results.repeats)]
+    scored = results.scored
     scores = main_scores(results, scored)
     return {
         "format_version": layout.RESULTS_VERSION,
@@ -70,37 +74,49 @@ def main_scores(results: Results, names: list[str]) -> dict[str, dict[str, Inter
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for name in names:
-        held = tuple(r for r in results.repeats if results.cases_of(r, name))
-        groups.setdefault(held, []).append(name)
+        groups.setdefault(tuple(results.scored_repeats(name)), []).append(name)
     found: dict[str, dict[str, Interval]] = {}
     for repeats, members in groups.items():
         tables = [_score_table(results, members, r) for r in repeats]
         columns = iter(results.intervals(tables, repeats))
-        found |= {name: {metric: next(columns) for metric in SCORES} for name in members}
+        found |= {name: {score.key: next(columns) for score in results.case_scores} for name in members}
     return found
 
 
 def _score_table(results: Results, names: list[str], repeat: int) -> Floats:
-    """Scores of a repeat ``(cases, pipelines * metrics)``."""
-    rows = [[[getattr(row, m) for m in SCORES] for row in results.cases_of(repeat, name)] for name in names]
-    return np.concatenate(np.array(rows, dtype=np.float64), axis=1)
+    """Scores of a repeat ``(cases, pipelines * scores)``."""
+    return np.concatenate([score_array(results, repeat, name) for name in names], axis=1)
+
+
+def score_array(results: Results, repeat: int, name: str) -> Floats:
+    """Scores of a repeat ``(cases, scores)``, cases by id; NaN where the pipeline is missing."""
+    rows = results.cases_of(repeat, name)
+    if not rows:
+        return np.full((len(results.test_cases(repeat)), len(results.case_scores)), np.nan)
+    return np.array([[row.score(score.key) for score in results.case_scores] for row in rows], dtype=np.float64)
+
+
+def pooled_scores(results: Results, name: str) -> dict[str, dict[str, float]]:
+    """Mean, smallest and largest repeat of every score of all voxels together."""
+    found = {}
+    for score in results.pooled_scores:
+        values = [results.pooled(r, name, score.key) for r in results.scored_repeats(name)]
+        found[score.key] = {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}
+    return found
 
 
 def _entry(results: Results, name: str, scores: dict[str, Interval]) -> dict[str, Any]:
     parsed = PipelineName.parse(name)
     data = results.dataset
     calibrator = build(parsed.calibrator, data["num_classes"], data["spatial_dims"])
-    held = [r for r in results.repeats if results.cases_of(r, name)]
-    aces = [results.average_calibration_error(r, name) for r in held]
-    ace = {"mean": float(np.mean(aces)), "min": min(aces), "max": max(aces)}
     return {
         "block": next((block for block, names in PAPER_BLOCKS.items() if name in names), None),
         "translation_invariant": parsed.translation_invariant,
         "preserves": parsed.preserves,
         "num_optimized": calibrator.num_optimized,
         "num_identifiable": calibrator.num_identifiable,
-        "repeats": held,
-        "metrics": {metric: asdict(score) for metric, score in scores.items()} | {"ace": ace},
+        "repeats": results.scored_repeats(name),
+        "metrics": {metric: asdict(score) for metric, score in scores.items()} | pooled_scores(results, name),
         "flips": flip_audit(results, name),
         "undefined_dice": sum(int(np.isnan(values).sum()) for values in results.scores(name, "dice")),
     }
@@ -109,14 +125,14 @@ def _entry(results: Results, name: str, scores: dict[str, Interval]) -> dict[str
 def flip_audit(results: Results, name: str) -> dict[str, int]:
     """Flips over all repeats that were harmful, beneficial and neutral."""
     rows = [row for r in results.repeats for row in results.cases_of(r, name)]
-    return {kind: sum(getattr(row, kind) for row in rows) for kind in ("harmful", "beneficial", "neutral")}
+    return {kind: sum(row.flips[kind] for row in rows) for kind in FLIP_KINDS}
 
 
 def matched_comparisons(results: Results) -> list[Comparison]:
     """The paper's matched pairs, where both pipelines have results in the same repeats."""
     return paired_comparisons(
         results,
-        [(family, *pair, metric) for family, pairs in MATCHED_PAIRS.items() for pair in pairs for metric in COMPARED],
+        [(family, *pair, metric) for family, pairs in MATCHED_PAIRS.items() for pair in pairs for metric in compared()],
     )
 
 

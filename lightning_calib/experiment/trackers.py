@@ -1,135 +1,178 @@
-"""How each tracker takes a tracked run: CSV, Weights & Biases, TensorBoard, MLflow; all through Lightning's loggers."""
+"""Trackers of experiments: CSV, Weights & Biases, TensorBoard, MLflow, and others; all are Lightning loggers."""
 
 import csv
 import os
-import re
-from collections.abc import Callable, Iterable
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from PIL import Image
-from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.utilities import rank_zero_only
 
-from lightning_calib.experiment.tracking import Table, TrackedRun
-
-TrackerName = Literal["csv", "wandb", "tensorboard", "mlflow", "none"]
-Track = Callable[[TrackedRun, str, Path], None]
+from lightning_calib.kit.files import plain, write_csv, write_json
+from lightning_calib.kit.registry import Registry
 
 
-def track(runs: Iterable[TrackedRun], tracker: TrackerName, experiment: str, folder: Path) -> int:
-    """Hand runs to a tracker.
+@dataclass(frozen=True)
+class Tracked:
+    """What a tracker is opened for.
 
-    Args:
-        runs: what to track.
-        tracker: ``csv``, ``wandb``, ``tensorboard``, ``mlflow`` or ``none``.
-        experiment: name that groups the runs.
-        folder: where the tracker keeps its files, in a folder of its own name.
-
-    Returns:
-        Number of runs tracked.
+    Attributes:
+        name: name of the experiment.
+        folder: where the tracker keeps its files.
+        run_id: the same for every call on the same folder and outputs, so that a run can be continued.
     """
-    if tracker == "none":
-        return 0
-    place = folder / tracker
-    place.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for run in runs:
-        TRACKERS[tracker](run, experiment, place)
-        count += 1
-    if tracker == "wandb":
-        import wandb
 
-        wandb.teardown()  # its service still holds the end of the last files
-    return count
+    name: str
+    folder: Path
+    run_id: str
 
 
-def _log_numbers(logger: Logger, run: TrackedRun) -> None:
-    """Config, curves and final figures: what all loggers take alike."""
-    logger.log_hyperparams(flat(run.config))
-    for quantity, points in run.curves.items():
-        for step, value in points:
-            logger.log_metrics({quantity: value}, step=step)
-    if run.metrics:
-        logger.log_metrics({safe(key): value for key, value in run.metrics.items()}, step=_last_step(run) + 1)
+OpenTracker = Callable[[Tracked], Logger]
+
+_HERE = "lightning_calib.experiment.trackers"
+TRACKERS: Registry[OpenTracker] = Registry(
+    "tracker",
+    "lightning_calib.trackers",
+    {name: f"{_HERE}:open_{name}" for name in ("csv", "wandb", "tensorboard", "mlflow")},
+)
 
 
-def _csv(run: TrackedRun, experiment: str, folder: Path) -> None:
-    logger = CSVLogger(str(folder), name=safe(experiment), version=safe(run.name))
-    _log_numbers(logger, run)
-    logger.finalize("success")
-    for name, table in run.tables.items():
-        with (Path(logger.log_dir) / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([table.columns, *table.rows])
+def register_tracker(name: str, open_tracker: OpenTracker) -> OpenTracker:
+    """Make a tracker known by name: a function from :class:`Tracked` to a Lightning logger.
+
+    A logger that has ``log_table(key, columns, data)`` and ``log_image(key, images)``, as W&B's has, gets tables and
+    figures, too.
+    """
+    return TRACKERS.register(name, open_tracker)
 
 
-def _wandb(run: TrackedRun, experiment: str, folder: Path) -> None:
+class CSVTracker(Logger):
+    """All numbers in one file with the columns key, step and value; every table in a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        write_csv(folder / "metrics.csv", ("key", "step", "value"), ())
+
+    @property
+    def name(self) -> str:
+        """What Lightning calls the logger."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """Nothing to tell apart."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Write the settings."""
+        write_json(self.folder / "config.json", params if isinstance(params, dict) else vars(params))
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append numbers."""
+        with (self.folder / "metrics.csv").open("a", encoding="utf-8", newline="") as file:
+            rows = ([key, step or 0, float(value)] for key, value in metrics.items())
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+    @rank_zero_only
+    def log_table(self, key: str, columns: list[str], data: list[list[Any]]) -> None:
+        """Write a table."""
+        write_csv(self.folder / f"{key}.csv", columns, data)
+
+
+def open_csv(tracked: Tracked) -> Logger:
+    """CSV files."""
+    return CSVTracker(tracked.folder)
+
+
+def open_wandb(tracked: Tracked) -> Logger:
+    """Weights & Biases, offline unless ``WANDB_MODE=online``; a sweep's or a given run id is respected."""
     import wandb  # takes seconds, and most runs do without
+    from pytorch_lightning.loggers import WandbLogger
 
-    online = os.environ.get("WANDB_MODE") == "online"
-    logger = WandbLogger(
-        name=run.name,
-        save_dir=folder,
+    named = any(os.environ.get(key) for key in ("WANDB_RUN_ID", "WANDB_SWEEP_ID"))
+    return WandbLogger(
+        name=tracked.name,
+        save_dir=tracked.folder,
         project=os.environ.get("WANDB_PROJECT", "lightning_calib"),
-        offline=not online,
-        group=experiment,
-        job_type=run.kind,
+        offline=os.environ.get("WANDB_MODE") != "online",
+        id=None if named else tracked.run_id,
+        resume=None if named else "allow",
+        job_type="calibration",
         settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
     )
-    active = logger.experiment
-    active.config.update(run.config)
-    for quantity, points in run.curves.items():
-        active.define_metric(quantity, step_metric="step")
-        for step, value in points:
-            active.log({quantity: value, "step": step})
-    tables = {name: wandb.Table(columns=table.columns, data=table.rows) for name, table in run.tables.items()}
-    pictures = {f"figures/{name}": wandb.Image(str(path)) for name, path in run.figures.items()}
-    if tables or pictures:
-        active.log(tables | pictures)
-    active.summary.update(run.metrics)
-    wandb.finish()
 
 
-def _tensorboard(run: TrackedRun, experiment: str, folder: Path) -> None:
-    logger = TensorBoardLogger(str(folder), name=safe(experiment), version=safe(run.name), default_hp_metric=False)
-    logger.log_hyperparams(flat(run.config), run.metrics)
-    _log_numbers(logger, TrackedRun(run.name, run.kind, {}, run.curves, run.metrics))
-    for name, table in run.tables.items():
-        logger.experiment.add_text(name, markdown(table))
-    for name, path in run.figures.items():
-        with Image.open(path) as picture:
-            logger.experiment.add_image(f"figures/{name}", np.asarray(picture.convert("RGB")), dataformats="HWC")
-    logger.finalize("success")
+def open_tensorboard(tracked: Tracked) -> Logger:
+    """TensorBoard event files."""
+    from pytorch_lightning.loggers import TensorBoardLogger
+
+    return TensorBoardLogger(str(tracked.folder), name=tracked.name, version=tracked.run_id, default_hp_metric=False)
 
 
-def _mlflow(run: TrackedRun, experiment: str, folder: Path) -> None:
-    uri = os.environ.get("MLFLOW_TRACKING_URI", f"file:{folder.resolve()}")
+def open_mlflow(tracked: Tracked) -> Logger:
+    """MLflow: the server of ``MLFLOW_TRACKING_URI``, or plain files."""
+    from pytorch_lightning.loggers import MLFlowLogger
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI", f"file:{tracked.folder.resolve()}")
     if uri.startswith("file:"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 asks before it writes plain files
-    logger = MLFlowLogger(experiment, run_name=run.name, tracking_uri=uri, tags={"kind": run.kind})
-    _log_numbers(logger, run)
-    for name, table in run.tables.items():
-        content = {"columns": table.columns, "data": table.rows}  # the form of MLflow's own tables
-        logger.experiment.log_dict(logger.run_id, content, f"{name}.json")
-    for path in run.figures.values():
-        logger.experiment.log_artifact(logger.run_id, str(path), "figures")
+    return MLFlowLogger(tracked.name, run_name=tracked.name, tracking_uri=uri, tags={"run_id": tracked.run_id})
+
+
+def log_config(logger: Logger, config: Mapping[str, Any]) -> None:
+    """Hand over settings; W&B keeps them nested, others take dotted keys."""
+    if type(logger).__name__ == "WandbLogger":
+        logger.experiment.config.update(plain(config), allow_val_change=True)  # type: ignore[attr-defined]
+    else:
+        logger.log_hyperparams(flat(plain(config)))
+
+
+def log_table(logger: Logger, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Hand over a table in the tracker's own way; one that takes none gets none."""
+    kind, data = type(logger).__name__, [list(row) for row in rows]
+    if kind == "TensorBoardLogger":
+        logger.experiment.add_text(key, _markdown(columns, data))  # type: ignore[attr-defined]
+    elif kind == "MLFlowLogger":  # the form of MLflow's own tables
+        content = {"columns": list(columns), "data": plain(data)}
+        logger.experiment.log_dict(logger.run_id, content, f"{key}.json")  # type: ignore[attr-defined]
+    elif hasattr(logger, "log_table"):
+        logger.log_table(key, columns=list(columns), data=data)
+
+
+def log_figure(logger: Logger, key: str, path: Path) -> None:
+    """Hand over a PNG file in the tracker's own way; one that takes none gets none."""
+    kind = type(logger).__name__
+    if kind == "TensorBoardLogger":
+        import numpy as np
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        logger.experiment.add_image(f"figures/{key}", pixels, dataformats="HWC")  # type: ignore[attr-defined]
+    elif kind == "MLFlowLogger":
+        logger.experiment.log_artifact(logger.run_id, str(path), "figures")  # type: ignore[attr-defined]
+    elif hasattr(logger, "log_image"):
+        logger.log_image(f"figures/{key}", [str(path)])
+
+
+def close(logger: Logger) -> None:
+    """End the tracker's run; W&B's service still holds the end of its files."""
     logger.finalize("success")
+    if type(logger).__name__ == "WandbLogger":
+        import wandb
+
+        wandb.finish()
+        wandb.teardown()
 
 
-TRACKERS: dict[str, Track] = {"csv": _csv, "wandb": _wandb, "tensorboard": _tensorboard, "mlflow": _mlflow}
-
-
-def safe(name: str) -> str:
-    """A name that file systems and trackers take.
-
-    Example:
-        >>> safe("cms_op(p) repeat 0"), safe("test/nll")
-        ('cms_op-p_repeat_0', 'test/nll')
-    """
-    return re.sub(r"[^\w./-]+", "_", name.replace("(", "-").replace(")", ""))
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as dotted keys; lists become text.
 
     Example:
@@ -138,28 +181,14 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | bool) else str(value)
     return found
 
 
-def markdown(table: Table) -> str:
-    """A table as Markdown.
-
-    Example:
-        >>> print(markdown(Table(["a", "b"], [[1, 0.123456]])))
-        | a | b |
-        |---|---|
-        | 1 | 0.12346 |
-    """
-    rows = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in table.rows]
-    lines = [table.columns, ["---"] * len(table.columns), *rows]
-    text = ["| " + " | ".join(line) + " |" for line in lines]
-    text[1] = "|" + "---|" * len(table.columns)
-    return "\n".join(text)
-
-
-def _last_step(run: TrackedRun) -> int:
-    return max((step for points in run.curves.values() for step, _ in points), default=-1)
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    cells = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    lines = ["| " + " | ".join(line) + " |" for line in ([*columns], *cells)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])

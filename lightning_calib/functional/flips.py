@@ -49,8 +49,10 @@ class FlipTable(NamedTuple):
             {'harmful': 0.6, 'beneficial': 0.3, 'neutral': 0.1}
         """
         flips = self.flips().double()
-        kinds = {"harmful": self.harmful, "beneficial": self.beneficial, "neutral": self.neutral}
-        return {name: count / flips for name, count in kinds.items()}
+        return {kind: getattr(self, kind) / flips for kind in FLIP_KINDS}
+
+
+FLIP_KINDS: tuple[str, ...] = FlipTable._fields[1:]  # harmful, beneficial, neutral
 
 
 def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> FlipTable:
