@@ -18,19 +18,18 @@ from lightning_calib.calibrators.conditional import (
 )
 from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
 from lightning_calib.calibrators.pipeline import (
-    ALL_PIPELINES,
     PAPER_BLOCKS,
     PAPER_PIPELINES,
     Pipeline,
     PipelineName,
+    all_pipelines,
     expand_pipelines,
 )
-from lightning_calib.calibrators.registry import CALIBRATORS, build
+from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
 from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
 from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
 
 __all__ = [
-    "ALL_PIPELINES",
     "CALIBRATORS",
     "PAPER_BLOCKS",
     "PAPER_PIPELINES",
@@ -52,10 +51,12 @@ __all__ = [
     "PipelineName",
     "TemperatureScaling",
     "VectorScaling",
+    "all_pipelines",
     "build",
     "dirichlet_penalty",
     "expand_pipelines",
     "load_calibrator",
     "read_header",
+    "register_calibrator",
     "save_calibrator",
 ]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, FittedBy
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class AffineCalibrator(Calibrator):
     (:meth:`assemble`); both are what the solvers and the penalty work on.
     """
 
+    solver: ClassVar[FittedBy] = "newton"
+
     def inputs(self, logits: Tensor) -> AffineInput:
         """Features, expert and class order of logits ``(B, C, n)`` that went through :meth:`start`."""
         return AffineInput(logits)
@@ -81,6 +83,7 @@ class VectorScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "vs"
+    description = "vector scaling: a scale and a bias for each class"
     translation_invariant = False
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
@@ -114,6 +117,7 @@ class MatrixScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "ms"
+    description = "matrix scaling: an affine map of the scores"
     translation_invariant = False
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
@@ -142,6 +146,7 @@ class ConstrainedMatrixScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "ms_c"
+    description = "matrix scaling with equal row sums, which makes it translation invariant"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -169,6 +174,7 @@ class DirichletCalibration(MatrixScaling):
     """
 
     name: ClassVar[str] = "dc"
+    description = "Dirichlet calibration: an affine map of the log-probabilities"
     translation_invariant = True
 
     def inputs(self, logits: Tensor) -> AffineInput:

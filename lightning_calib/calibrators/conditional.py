@@ -41,6 +41,7 @@ class ConditionalDirichletCalibration(AffineCalibrator):
     """
 
     name: ClassVar[str] = "cdc"
+    description = "conditional Dirichlet calibration: one affine map for each predicted class"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -159,6 +160,7 @@ class ArgmaxPreservingScaling(ConeScaling):
     """
 
     name: ClassVar[str] = "cms_ap"
+    description = "conditional matrix scaling that keeps the predicted class"
     preserves: Cone | None = "argmax"
     cone: ClassVar[Cone] = "argmax"
 
@@ -173,5 +175,6 @@ class OrderPreservingScaling(ConeScaling):
     """
 
     name: ClassVar[str] = "cms_op"
+    description = "conditional matrix scaling that keeps the order of all classes"
     preserves: Cone | None = "order"
     cone: ClassVar[Cone] = "order"

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, LooksAt
 from lightning_calib.functional.cones import Cone
 
 KERNEL, DILATION = 5, 2
@@ -91,9 +91,12 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     name: ClassVar[str] = "lts"
+    description = "local temperature scaling: a temperature for each voxel, from the scores around it"
     translation_invariant: bool = False
     preserves: Cone | None = "order"
     monotone = True
+    looks_at: ClassVar[LooksAt] = "neighbourhood"
+    searched: ClassVar[tuple[str, ...]] = ("weight_decay",)
 
     def __init__(
         self, num_classes: int, spatial_dims: int = 2, canonical: bool = False, through_plane: int = 0
@@ -173,6 +176,7 @@ class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
     """
 
     name: ClassVar[str] = "lts_ti"
+    description = "local temperature scaling from log-probabilities, which makes it translation invariant"
     translation_invariant: bool = True
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, through_plane: int = 0) -> None:

@@ -7,7 +7,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.registry import CALIBRATORS, build, calibrator_class
+from lightning_calib.calibrators.registry import CALIBRATORS, build, registered_name
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 
@@ -17,13 +17,13 @@ class PipelineName:
     """A pipeline's name, with what follows from it alone.
 
     Args:
-        calibrator: key of ``CALIBRATORS``.
+        calibrator: key of ``CALIBRATORS``, or the dotted path of a class.
         pooling: ``"z"``, ``"p"`` or ``"p0"``.
 
     Example:
         >>> name = PipelineName.parse("ms(p)")
-        >>> str(name), name.translation_invariant, PipelineName.parse("ms(z)").translation_invariant
-        ('ms(p)', True, False)
+        >>> str(name), name.slug, name.translation_invariant, PipelineName.parse("ms(z)").translation_invariant
+        ('ms(p)', 'ms-p', True, False)
     """
 
     calibrator: str
@@ -31,14 +31,14 @@ class PipelineName:
 
     def __post_init__(self) -> None:
         """Refuse unknown parts."""
-        calibrator_class(self.calibrator)
+        CALIBRATORS[self.calibrator]
         if self.pooling not in POOLINGS:
             raise ValueError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read ``calibrator(pooling)``."""
-        match = re.fullmatch(r"\s*(\w+)\s*\(\s*(\w+)\s*\)\s*", text)
+        match = re.fullmatch(r"\s*([\w.]+)\s*\(\s*(\w+)\s*\)\s*", text)
         if match is None:
             raise ValueError(
                 f"{text!r} is not a pipeline; write calibrator(pooling), such as cms_op(p), with a calibrator of "
@@ -52,14 +52,24 @@ class PipelineName:
         return f"{self.calibrator}({self.pooling})"
 
     @property
+    def slug(self) -> str:
+        """The name of a folder for it."""
+        return f"{self.calibrator}-{self.pooling}"
+
+    @property
+    def cls(self) -> type[Calibrator]:
+        """The calibrator's class."""
+        return CALIBRATORS[self.calibrator]
+
+    @property
     def translation_invariant(self) -> bool:
         """Whether shifts of a member's logits change nothing: by the calibrator, or because ``p`` forgets them."""
-        return self.pooling == "p" or calibrator_class(self.calibrator).translation_invariant
+        return self.pooling == "p" or self.cls.translation_invariant
 
     @property
     def preserves(self) -> Cone | None:
         """What is kept of the pooled logits' ranking."""
-        return calibrator_class(self.calibrator).preserves
+        return self.cls.preserves
 
 
 class Pipeline(nn.Module):
@@ -78,7 +88,7 @@ class Pipeline(nn.Module):
 
     def __init__(self, pooling: Pooling, calibrator: Calibrator) -> None:
         super().__init__()
-        self.pipeline_name = PipelineName(calibrator.name, pooling)
+        self.pipeline_name = PipelineName(registered_name(type(calibrator)), pooling)
         self.calibrator = calibrator
 
     @classmethod
@@ -122,7 +132,11 @@ PAPER_BLOCKS: dict[str, tuple[str, ...]] = {
     "f": ("dc(p)",),
 }
 PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values() for name in block)
-ALL_PIPELINES: tuple[str, ...] = ("identity(p0)", *(f"{c}({p})" for c in CALIBRATORS for p in ("p", "z")))
+
+
+def all_pipelines() -> tuple[str, ...]:
+    """Every known calibrator on ``p`` and on ``z``, registered ones and those of installed packages included."""
+    return ("identity(p0)", *(f"{name}({pooling})" for name in CALIBRATORS for pooling in ("p", "z")))
 
 
 def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
@@ -134,7 +148,7 @@ def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
         >>> len(expand_pipelines(["paper"]))
         19
     """
-    groups = {"paper": PAPER_PIPELINES, "all": ALL_PIPELINES}
     listed = [text.strip() for text in (names.split(",") if isinstance(names, str) else names)]
-    expanded = [name for text in listed if text for name in groups.get(text, (text,))]
+    groups = {"paper": lambda: PAPER_PIPELINES, "all": all_pipelines}
+    expanded = [name for text in listed if text for name in (groups[text]() if text in groups else (text,))]
     return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))

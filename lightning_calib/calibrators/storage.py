@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.registry import build
+from lightning_calib.calibrators.registry import build, registered_name
 
 FORMAT_VERSION = 1
 _HEADER = "lightning_calib"
@@ -41,7 +41,7 @@ def save_calibrator(
         raise ValueError(f"{len(class_names)} class names for {calibrator.num_classes} classes")
     header = {
         "format_version": FORMAT_VERSION,
-        "name": calibrator.name,
+        "name": registered_name(type(calibrator)),
         "num_classes": calibrator.num_classes,
         "spatial_dims": calibrator.spatial_dims,
         "options": calibrator.options(),

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from lightning_calib.calibrators import CALIBRATORS, build
 
 NAMES = tuple(CALIBRATORS)
-PRESERVING = tuple(name for name, cls in CALIBRATORS.items() if cls.preserves)
-ORDERED = tuple(name for name, cls in CALIBRATORS.items() if cls.preserves == "order")
-INVARIANT = tuple(name for name, cls in CALIBRATORS.items() if cls.translation_invariant)
+PRESERVING = tuple(name for name in NAMES if CALIBRATORS[name].preserves)
+ORDERED = tuple(name for name in NAMES if CALIBRATORS[name].preserves == "order")
+INVARIANT = tuple(name for name in NAMES if CALIBRATORS[name].translation_invariant)
 SENSITIVE = tuple(name for name in NAMES if name not in INVARIANT)
 
 IMAGE = (4, 6)  # smaller than the padding of LTS in one direction

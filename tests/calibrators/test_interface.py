@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from lightning_calib.calibrators import (
+    CALIBRATORS,
     PAPER_PIPELINES,
     Pipeline,
     PipelineName,
@@ -22,7 +23,7 @@ from lightning_calib.calibrators import (
 from lightning_calib.functional import pool
 from tests.calibrators.helpers import NAMES, hard_logits, randomized
 
-VOXELWISE = [name for name in NAMES if not name.startswith("lts")]
+VOXELWISE = [name for name in NAMES if CALIBRATORS[name].looks_at == "voxel"]
 
 
 @pytest.mark.parametrize("name", VOXELWISE)
@@ -88,7 +89,7 @@ def test_bad_logits_are_named(name, logits, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: build("tss", 3), "unknown calibrator 'tss'; choose one of identity, ts, ets, vs"),
+        (lambda: build("tss", 3), r"unknown calibrator 'tss'; did you mean ts\? There are: identity, ts, ets, vs"),
         (lambda: build("ts", 1), "at least 2 classes, got num_classes=1"),
         (lambda: build("lts", 3, spatial_dims=4), "must be 2 or 3, got 4"),
         (lambda: build("lts", 3, through_plane=3), "0, 1 or 2; got 3"),

@@ -94,7 +94,7 @@ def test_onnx_of_a_pipeline(name, dims, dtype, tmp_path):
         assert_same(found, pipeline.calibrator, pooled, decided)
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", list(CALIBRATORS))
 def test_torch_export(name, tmp_path):
     dims = 3 if name in ("lts_ti", "cms_op") else 2
     calibrator = randomized(name, 3, seed=3, scale=0.3, spatial_dims=dims)
