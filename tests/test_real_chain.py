@@ -46,7 +46,7 @@ def test_hippocampus_from_images_to_a_deployed_calibrator(few_cases, tmp_path, c
     sizes = ["--cal=5", "--val=3", "--test=4", "--repeats=2", "--trials=2", "--lts_trials=1", "--lts_epochs=1"]
     outputs = f"--outputs={run / 'outputs'}"
     assert calibrate(["run", outputs, f"--pipelines={','.join(PIPELINES)}", *sizes]) == 0
-    results = Results.open(run / "calibration")
+    results = Results(run / "calibration")
     assert results.missing == []
     nll = {name: np.mean(results.scores(name, "nll")) for name in PIPELINES}
     assert nll["ms(z)"] < nll["ts(z)"] <= nll["identity(z)"]

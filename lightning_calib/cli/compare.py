@@ -34,7 +34,7 @@ def compare(
         metrics: what is compared.
         json: print the comparisons as JSON.
     """
-    results = Results.open(calibration)
+    results = Results(calibration)
     pairs = _pairs(results, candidates, reference)
     keys = [(FAMILY, *pair, metric) for pair in pairs for metric in metrics]
     entries = [asdict(found) for found in paired_comparisons(results, keys)]

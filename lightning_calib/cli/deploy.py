@@ -36,7 +36,7 @@ def deploy(
         networks: also name the networks and their preprocessing, so that images can be taken.
         json: print what was written as JSON.
     """
-    results = Results.open(calibration)
+    results = Results(calibration)
     name = pipeline or choose(results, preserve).pipeline
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"

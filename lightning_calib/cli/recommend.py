@@ -21,7 +21,7 @@ def recommend(
         translation_invariant: take only pipelines to which shifts of the logits do not matter.
         json: print the recommendation as JSON.
     """
-    results = Results.open(calibration)
+    results = Results(calibration)
     found = choose(results, preserve, translation_invariant)
     if json:
         print(json_format.dumps(plain(asdict(found), digits=10)))

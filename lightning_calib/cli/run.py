@@ -56,7 +56,7 @@ def run(
     folder = calibration or home / "calibration"
     count = available_cores() if workers is None else workers
     summary = run_protocol(settings, folder, count, display=not json, start=quiet)
-    results = Results.open(folder)
+    results = Results(folder)
     page = (
         build_report(folder, Path(settings.outputs), folder.resolve().parent / "report", preserve) if report else None
     )

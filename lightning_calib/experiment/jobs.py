@@ -113,9 +113,7 @@ class WriteFit(Callback):
             certificate={} if task is None else task.describe(),
         )
         calibrator = found.calibrator if task is None else task.calibrator.cpu()
-        records.write_fit(
-            self.work.folder(job), record, calibrator, found.trials, found.curve, self.class_names
-        )
+        records.write_fit(self.work.folder(job), record, calibrator, found.trials, found.curve, self.class_names)
 
 
 def evaluation_job(work: Work, job: EvaluationJob) -> None:

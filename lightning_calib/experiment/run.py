@@ -198,5 +198,3 @@ def _seconds(work: Work, job: FitJob, step: str) -> float:
 
 def _told(verb: str, job: FitJob | EvaluationJob, error: str | None) -> str:
     return f"{verb} {job}" if error is None else f"FAILED {job} ({error.splitlines()[0]})"
-
-

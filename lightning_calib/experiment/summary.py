@@ -12,11 +12,9 @@ from lightning_calib.calibrators.registry import build
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.comparisons import MATCHED_PAIRS, Comparison, compare, compared
 from lightning_calib.experiment.recommend import Preserve, eligible, recommend
-from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.records import has_scores
-from lightning_calib.experiment.rows import (
-    BandRow, BinRow, PooledRow, read_cases, read_rows, write_cases, write_rows
-)
+from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.rows import BandRow, BinRow, PooledRow, read_cases, read_rows, write_cases, write_rows
 from lightning_calib.experiment.statistics import Floats, Interval
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.files import write_json

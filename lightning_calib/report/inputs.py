@@ -49,7 +49,7 @@ class Inputs:
     @classmethod
     def open(cls, calibration: Path, outputs: Path | None, preserve: Preserve = "order") -> "Inputs":
         """Open a run; without ``outputs`` the folder that its settings name is tried."""
-        results = Results.open(calibration)
+        results = Results(calibration)
         recorded = results.settings.get("outputs")
         folder = outputs or (Path(recorded) if recorded else None)
         if folder is None:

@@ -58,7 +58,7 @@ class Study:
     @cached_property
     def results(self) -> Results:
         """What ``calibrate.py run`` left."""
-        return Results.open(self.calibration)
+        return Results(self.calibration)
 
     @cached_property
     def store(self) -> OutputStore:
@@ -104,7 +104,7 @@ class Study:
         """A fitted calibrator."""
         found = self.results.calibrator(repeat, pipeline)
         if found is None:
-            raise StudyError(f"{self.results.task_folder(repeat, pipeline)} has no calibrator; run `calibrate.py run`")
+            raise StudyError(f"{self.results.job_folder(repeat, pipeline)} has no calibrator; run `calibrate.py run`")
         return found.eval()
 
     def cases(self, pooling: Pooling, store: OutputStore | None = None) -> StoredCases:
@@ -156,7 +156,7 @@ class Study:
         for repeat in self.results.repeats:
             case_ids = spread(self.results.test_cases(repeat), cases)
             for pooling, group in self.by_pooling(names, repeat).items():
-                files = {name: self.results.task_folder(repeat, name) / layout.CALIBRATOR for name in group}
+                files = {name: self.results.job_folder(repeat, name) / layout.CALIBRATOR for name in group}
                 known = {
                     "outputs": sha256(self.store.path / MANIFEST),
                     "calibrators": {name: sha256(path) for name, path in files.items()},

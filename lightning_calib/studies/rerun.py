@@ -32,7 +32,7 @@ def rerun(study: Study, label: str, protocol: Protocol) -> Results:
     folder = study.folder / label
     take_over(study.results, folder, protocol)
     run_protocol(protocol, folder, study.workers, study.display, study.start)
-    return Results.open(folder)
+    return Results(folder)
 
 
 def take_over(results: Results, folder: Path, protocol: Protocol) -> int:
@@ -43,7 +43,7 @@ def take_over(results: Results, folder: Path, protocol: Protocol) -> int:
     """
     copied = 0
     for task in protocol.tasks:
-        source, target = (layout.task_folder(root, task.repeat, task.pipeline) for root in (results.folder, folder))
+        source, target = (layout.job_folder(root, task.repeat, task.pipeline) for root in (results.folder, folder))
         wanted = protocol.fit_hash(task)
         if records.fit_done(source, wanted) and not records.fit_done(target, wanted):
             shutil.copytree(source, target, dirs_exist_ok=True)

@@ -76,7 +76,7 @@ def shift_job(study: Study, job: ShiftJob) -> None:
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
     evaluated = evaluate(read_cases(cases, study.results.test_cases(job.repeat)), calibrators, facts, job.repeat)
     for name in job.pipelines:
-        folder = layout.task_folder(study.folder / job.images, job.repeat, name)
+        folder = layout.job_folder(study.folder / job.images, job.repeat, name)
         folder.mkdir(parents=True, exist_ok=True)
         records.write_evaluation(folder, evaluated[name], _hash(study, job, name))
 
@@ -118,7 +118,7 @@ def _jobs(study: Study, stores: Mapping[str, Path], names: Sequence[str]) -> lis
 
 
 def _pending(study: Study, job: ShiftJob) -> bool:
-    folders = {name: layout.task_folder(study.folder / job.images, job.repeat, name) for name in job.pipelines}
+    folders = {name: layout.job_folder(study.folder / job.images, job.repeat, name) for name in job.pipelines}
     return not all(records.evaluation_done(folders[name], _hash(study, job, name)) for name in job.pipelines)
 
 
@@ -127,7 +127,7 @@ def _hash(study: Study, job: ShiftJob, name: str) -> str:
     return digest(
         {
             "outputs": sha256(Path(job.outputs) / MANIFEST),
-            "calibrator": sha256(study.results.task_folder(job.repeat, name) / layout.CALIBRATOR),
+            "calibrator": sha256(study.results.job_folder(job.repeat, name) / layout.CALIBRATOR),
             "test": study.results.test_cases(job.repeat),
             "outside": study.results.settings.get("outside"),
             "bands": str(BANDS),
@@ -140,7 +140,7 @@ def _summarize(study: Study, stores: Mapping[str, Path], names: Sequence[str]) -
     comparisons: dict[str, Any] = {}
     for images in stores:
         join_tables(study.folder / images)
-        results = Results.open(study.folder / images)
+        results = Results(study.folder / images)
         rows += score_rows(images, results, names)
         changes += change_rows(images, study.results, results, names)
         comparisons[images] = [asdict(comparison) for comparison in matched_comparisons(results)]

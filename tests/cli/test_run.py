@@ -35,7 +35,7 @@ def test_run_ends_with_table_report_and_tracked_runs(home, capsys):
     assert "Deploy " in text
     assert (home / "report" / "index.html").is_file()
     assert str(home / "report" / "index.html") in text
-    assert Results.open(home / "calibration").missing == []
+    assert Results(home / "calibration").missing == []
     tracked = home / "tracking" / "csv" / "shapes"
     assert len(list(tracked.iterdir())) == 2 * 4 + 1
     assert (tracked / "summary" / "main.csv").is_file()

@@ -26,7 +26,7 @@ def test_demo(tmp_path, capfd):
     config.write_text(TINY)
     runs = tmp_path / "runs"
     assert demo(runs_dir=runs, config=config, members=2, repeats=1, trials=1, lts_trials=1, lts_epochs=1) == 0
-    results = Results.open(runs / "demo" / "calibration")
+    results = Results(runs / "demo" / "calibration")
     assert len(results.pipelines) == 19
     assert results.missing == []
     assert (runs / "demo" / "report" / "index.html").is_file()

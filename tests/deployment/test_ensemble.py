@@ -47,7 +47,7 @@ def test_the_refit_uses_all_cases_and_is_no_worse_on_them(run, deployed):
     assert deployment.fit["certificate"]["converged"]
     batches = [(case.pooled("p")[None], case.target[None], None) for case in store]
     final = mean_nll(deployment.read_calibrator(deployed), batches, None)[0]
-    results = Results.open(run / "calibration")
+    results = Results(run / "calibration")
     for repeat in results.repeats:
         assert final < mean_nll(results.calibrator(repeat, "cms_op(p)"), batches, None)[0] + 1e-6
 
@@ -55,7 +55,7 @@ def test_the_refit_uses_all_cases_and_is_no_worse_on_them(run, deployed):
 def test_cal_and_val_of_a_repeat_leave_its_test_cases_out(run, tmp_path):
     where = ["--destination", tmp_path, "--cases", "cal_val", "--repeat", "1", "--networks", "false"]
     assert calibrate("deploy", "--calibration", run / "calibration", "--pipeline", "ms_c(z)", *where) == 0
-    split = Results.open(run / "calibration").split(1)
+    split = Results(run / "calibration").split(1)
     reference = json.loads((tmp_path / "reference.json").read_text())["cases"]
     assert {case["case_id"] for case in reference} == {*split["cal"], *split["val"]}
     assert Deployment.load(tmp_path).network is None

@@ -20,11 +20,11 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def results(store, tmp_path):
-    return Results.open(write_results(tmp_path / "calibration", store, NAMES))
+    return Results(write_results(tmp_path / "calibration", store, NAMES))
 
 
 def change_fit(results, repeat, pipeline, **changes):
-    path = results.task_folder(repeat, pipeline) / "fit.json"
+    path = results.job_folder(repeat, pipeline) / "fit.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 

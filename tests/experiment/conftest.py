@@ -13,7 +13,7 @@ def outputs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def results(outputs):
-    return Results.open(write_results(outputs.path.parent / "calibration", outputs))
+    return Results(write_results(outputs.path.parent / "calibration", outputs))
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +21,4 @@ def broken_results(outputs):
     """A run in which dc(z) failed once and lts(z) always."""
     names = ["identity(z)", "ms(z)", "dc(z)", "ms_c(z)", "lts(z)", "lts_ti(z)", "ts(z)"]
     fail = {(1, "dc(z)"), (0, "lts(z)"), (1, "lts(z)"), (2, "lts(z)")}
-    return Results.open(write_results(outputs.path.parent / "broken" / "calibration", outputs, names, fail=fail))
+    return Results(write_results(outputs.path.parent / "broken" / "calibration", outputs, names, fail=fail))

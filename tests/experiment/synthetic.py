@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
 
 from lightning_calib.calibrators import PAPER_PIPELINES, build
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
 from lightning_calib.experiment.plan import Protocol
 from lightning_calib.experiment.records import FitRecord, add_timing, write_evaluation, write_failure, write_fit
 from lightning_calib.experiment.rows import CurveRow
@@ -94,7 +94,7 @@ def write_results(folder: Path, store: OutputStore, pipelines=PAPER_PIPELINES, r
         parts = {"cal": order[:third], "val": order[third : 2 * third], "test": order[2 * third :]}
         write_json(layout.split_path(folder, repeat), {part: sorted(ids) for part, ids in parts.items()})
         for name in pipelines:
-            target = layout.task_folder(folder, repeat, name)
+            target = layout.job_folder(folder, repeat, name)
             if (repeat, name) in fail:
                 write_failure(target, repeat, name, "synthetic", "RuntimeError: the objective is NaN")
                 continue

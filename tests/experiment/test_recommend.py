@@ -31,14 +31,14 @@ def own_results(outputs, tmp_path):
 
 def set_val_nll(folder, name, values):
     for repeat, value in enumerate(values):
-        path = layout.task_folder(folder, repeat, name) / layout.FIT
+        path = layout.job_folder(folder, repeat, name) / layout.FIT
         write_json(path, read_json(path) | {"val_nll": value})
 
 
 def test_val_decides_and_test_only_judges(own_results):
     set_val_nll(own_results, "identity(z)", [0.01, 0.01, 0.5])
     set_val_nll(own_results, "ts(z)", [0.1, 0.1, 0.1])
-    found = recommend(Results.open(own_results), "order", replicates=500)
+    found = recommend(Results(own_results), "order", replicates=500)
     assert found.pipeline == "ts(z)"  # mean .1 against .173
     assert found.chosen == ["identity(z)", "identity(z)", "ts(z)"]
     assert found.votes == 1
@@ -48,7 +48,7 @@ def test_val_decides_and_test_only_judges(own_results):
 
 
 def test_regret_is_the_honest_loss(own_results):
-    results = Results.open(own_results)
+    results = Results(own_results)
     found = recommend(results, "order", replicates=500)
     own = [results.scores(name, "nll")[r].mean() for r, name in enumerate(found.chosen)]
     best = [part.mean() for part in results.scores(found.best, "nll")]
@@ -59,7 +59,7 @@ def test_regret_is_the_honest_loss(own_results):
 def test_noise_is_called_noise(own_results):
     """cms_ap and cms_op are set to the same map here; the identity is clearly worse."""
     set_val_nll(own_results, "cms_op(z)", [0.05] * 3)
-    found = recommend(Results.open(own_results), "argmax", replicates=500)
+    found = recommend(Results(own_results), "argmax", replicates=500)
     assert found.pipeline == "cms_op(z)"
     assert "cms_ap(z)" in found.within_noise
     assert "identity(z)" not in found.within_noise
@@ -76,7 +76,7 @@ def test_a_choice_that_gains_nothing_is_told_so(own_results):
     plain = {(row.repeat, row.case): row.nll for row in rows if row.pipeline == "identity(z)"}
     same = [replace(row, nll=plain[row.repeat, row.case]) if row.pipeline == "ts(z)" else row for row in rows]
     write_rows(own_results / layout.CASES, same, CaseRow)
-    found = recommend(Results.open(own_results), "order", replicates=500)
+    found = recommend(Results(own_results), "order", replicates=500)
     assert found.pipeline == "ts(z)"
     assert "no lower NLL than identity(z) beyond noise" in describe(found, 3)
 
@@ -89,6 +89,6 @@ def test_pipelines_with_gaps_are_not_recommended(broken_results):
 
 
 def _only(results, name):
-    narrowed = Results.open(results.folder)
+    narrowed = Results(results.folder)
     narrowed.settings = results.settings | {"pipelines": [name]}
     return narrowed

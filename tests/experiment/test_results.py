@@ -94,20 +94,20 @@ def test_failures_and_gaps_are_named(broken_results):
 
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(layout.ResultsError, match=r"settings\.json is missing"):
-        Results.open(tmp_path)
+        Results(tmp_path)
     write_json(tmp_path / layout.SETTINGS, {"format_version": 99})
     with pytest.raises(layout.ResultsError, match="format version 99"):
-        Results.open(tmp_path)
+        Results(tmp_path)
     write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION})
     with pytest.raises(layout.ResultsError, match="has not finished"):
-        _ = Results.open(tmp_path).summary
+        _ = Results(tmp_path).summary
     (tmp_path / layout.SETTINGS).write_text("{")
     with pytest.raises(layout.ResultsError, match="is not JSON"):
-        Results.open(tmp_path)
+        Results(tmp_path)
 
 
 def test_done_means_done_with_the_same_settings(results, tmp_path):
-    folder = results.task_folder(0, "ts(z)")
+    folder = results.job_folder(0, "ts(z)")
     assert fit_done(folder, "synthetic")
     assert not fit_done(folder, "other")
     assert evaluation_done(folder, "synthetic")

@@ -41,7 +41,7 @@ def assert_same_files(folder: Path, expected: Path) -> None:
 
 
 def test_everything_is_there(finished):
-    results = Results.open(finished)
+    results = Results(finished)
     assert results.missing == results.failures == []
     assert results.pipelines == tuple(NAMES)
     assert {len(results.split(0)[part]) for part in ("cal", "val", "test")} == {4, 3, 5}
@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(small_outputs, finished, tmp_pat
 def stamps(folder: Path) -> dict[str, int]:
     """When each pipeline of repeat 0 was fitted and evaluated last."""
     return {
-        f"{name} {file}": (layout.task_folder(folder, 0, name) / file).stat().st_mtime_ns
+        f"{name} {file}": (layout.job_folder(folder, 0, name) / file).stat().st_mtime_ns
         for name in NAMES
         for file in (layout.FIT, layout.EVALUATION)
     }
@@ -102,7 +102,7 @@ def test_changed_settings_recompute_what_depends_on_them(small_outputs, own_run)
     assert rerun() == set()
     assert rerun(threads=2) == set()
     assert rerun(lts_epochs=2) == {"lts_ti(z) fit.json", "lts_ti(z) evaluation.json"}
-    (layout.task_folder(own_run, 0, "ts(z)") / layout.EVALUATION).unlink()
+    (layout.job_folder(own_run, 0, "ts(z)") / layout.EVALUATION).unlink()
     before = stamps_but(own_run, "ts(z)")
     run_protocol(small_protocol(small_outputs, repeats=1, lts_epochs=2), own_run, workers=0, display=False)
     assert changed(before, stamps(own_run)) == set()
@@ -111,16 +111,16 @@ def test_changed_settings_recompute_what_depends_on_them(small_outputs, own_run)
 
 def stamps_but(folder, name):
     """As `stamps`, with one pipeline's evaluation left out."""
-    kept = (layout.task_folder(folder, 0, other) for other in NAMES if other != name)
+    kept = (layout.job_folder(folder, 0, other) for other in NAMES if other != name)
     files = {path.name: (path / layout.EVALUATION).stat().st_mtime_ns for path in kept}
-    names = {layout.task_folder(folder, 0, other).name: other for other in NAMES}
+    names = {layout.job_folder(folder, 0, other).name: other for other in NAMES}
     return {f"{names[key]} {layout.EVALUATION}": value for key, value in files.items()}
 
 
 def test_groups_stay_together_and_are_drawn_together(small_outputs, tmp_path):
     protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ts(z)"], repeats=1, group_aware=True)
     run_protocol(protocol, tmp_path, workers=0, display=False)
-    results = Results.open(tmp_path)
+    results = Results(tmp_path)
     parts = [{protocol.store.groups[case] for case in results.split(0)[part]} for part in ("cal", "val", "test")]
     assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
     assert results.clusters(0) == [protocol.store.groups[case] for case in results.test_cases(0)]
@@ -130,7 +130,7 @@ def test_groups_stay_together_and_are_drawn_together(small_outputs, tmp_path):
     found = results.summary["pipelines"]["ts(z)"]["metrics"]["nll"]
     assert (found["low"], found["high"]) == pytest.approx((drawn[0][0], drawn[1][0]), rel=1e-9)
     run_protocol(small_protocol(small_outputs, pipelines=["ts(z)"], repeats=1), tmp_path, workers=0, display=False)
-    again = Results.open(tmp_path)
+    again = Results(tmp_path)
     assert again.clusters(0) == list(again.test_cases(0))
 
 
@@ -172,8 +172,8 @@ def test_one_damaged_calibrator_costs_one_pipeline(small_outputs, tmp_path, work
     before = contents(tmp_path)
     for repeat in range(3):
         for name in ("ts(z)", "dc(z)"):
-            (layout.task_folder(tmp_path, repeat, name) / layout.EVALUATION).unlink()
-    (layout.task_folder(tmp_path, 0, "dc(z)") / layout.CALIBRATOR).write_bytes(b"damaged")
+            (layout.job_folder(tmp_path, repeat, name) / layout.EVALUATION).unlink()
+    (layout.job_folder(tmp_path, 0, "dc(z)") / layout.CALIBRATOR).write_bytes(b"damaged")
     summary = run_protocol(protocol, tmp_path, workers=workers, display=False)
     assert [(f["repeat"], f["pipeline"]) for f in summary["failures"]] == [(0, "dc(z)")]
     assert "ts(z)" in summary["pipelines"]

@@ -75,7 +75,7 @@ def test_the_page_is_small(page):
 
 
 def test_the_headline_holds_the_numbers_of_the_summary(calibration, page):
-    choice = Results.open(calibration).summary["recommendation"]["order"]
+    choice = Results(calibration).summary["recommendation"]["order"]
     text = Page(page).sections["answer"]
     assert f"Deploy {choice['pipeline']}." in text
     assert f"{choice['test']['ece']['mean']:.3f} after" in text
@@ -84,7 +84,7 @@ def test_the_headline_holds_the_numbers_of_the_summary(calibration, page):
 
 
 def test_the_gain_is_the_mean_difference_case_by_case(calibration, page):
-    results = Results.open(calibration)
+    results = Results(calibration)
     name = results.summary["recommendation"]["order"]["pipeline"]
     before, after = (results.scores(n, "ece") for n in (f"identity({name.split('(')[1]}", name))
     change = np.mean([np.mean(a - b) for a, b in zip(after, before, strict=True)])
@@ -235,7 +235,7 @@ def test_log_probabilities_have_no_free_energy_to_show(tmp_path):
 def test_the_command_writes_beside_the_calibration_folder(small, capsys):
     assert main(["report", "--calibration", str(small / "calibration"), "--preserve", "none"]) == 0
     assert str(small / "report" / "index.html") in capsys.readouterr().out
-    choice = Results.open(small / "calibration").summary["recommendation"]["none"]["pipeline"]
+    choice = Results(small / "calibration").summary["recommendation"]["none"]["pipeline"]
     assert choice != "ts(z)"
     assert f"Deploy {choice}." in read(small / "report" / "index.html").sections["answer"]
 
@@ -252,7 +252,7 @@ def test_fits_tell_failures_with_tracebacks_aside_and_trials_that_did_not_help(d
     kept = json.loads((folder / "dc-z" / layout.FIT).read_text(encoding="utf-8"))
     kept |= {"certificate": {}, "hyperparameters": {}, "val_nll": kept["identity_val_nll"]}
     (folder / "dc-z" / layout.FIT).write_text(json.dumps(kept), encoding="utf-8")
-    results = Results.open(damaged / "calibration")
+    results = Results(damaged / "calibration")
     section = certificates(Inputs(results, None))
     rows = {row["pipeline"]: row for row in section.data["rows"]}
     assert rows["ms(z)"]["failures"] == [

@@ -85,7 +85,7 @@ def test_missing_pipelines_keep_their_row_and_say_why():
 
 
 def test_csv_holds_the_summary_in_full_precision(calibration):
-    results = Results.open(calibration)
+    results = Results(calibration)
     scores = {name: entry["metrics"] for name, entry in results.summary["pipelines"].items()}
     rows = list(csv.DictReader(io.StringIO(to_csv(main_table("toy", results.pipelines, scores)))))
     assert [row["pipeline"] for row in rows] == list(results.pipelines)

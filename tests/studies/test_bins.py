@@ -29,7 +29,7 @@ def test_ece_is_that_of_a_direct_recomputation(study, folder):
     facts = run_bins(study("bins"))
     assert facts["pipelines"] == ["ms(z)", "ms_c(z)", "ts(z)"]  # those of the paper's subset that the run has
     rows = read_rows(folder / "calibration" / "studies" / "bins" / "cases.csv", EceRow)
-    results, store = Results.open(folder / "calibration"), study("bins").store
+    results, store = Results(folder / "calibration"), study("bins").store
     for row in rows[::17]:
         calibrator = results.calibrator(row.repeat, row.pipeline).eval()
         with torch.no_grad():
@@ -43,7 +43,7 @@ def test_ece_is_that_of_a_direct_recomputation(study, folder):
 def test_ace_at_15_bins_is_that_of_the_main_results(study, folder):
     run_bins(study("bins"), pipelines="cdc(p),ts(z)", ace_bins=(15, 60))
     rows = read_rows(folder / "calibration" / "studies" / "bins" / "bins.csv", BinningRow)
-    results = Results.open(folder / "calibration")
+    results = Results(folder / "calibration")
     for row in rows:
         if (row.metric, row.bins) == ("ace", 15):
             values = [results.average_calibration_error(r, row.pipeline) for r in results.repeats]

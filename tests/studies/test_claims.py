@@ -52,7 +52,7 @@ def test_known_answers(study, folder):
 
 def test_rows_against_numpy(study, folder):
     run_claims(study("claims"))
-    results = Results.open(folder / "calibration")
+    results = Results(folder / "calibration")
     rows = read_rows(folder / "calibration" / "studies" / "claims" / "claims.csv", ClaimRow)
     assert {(row.reference, row.candidate) for row in rows} >= {("ms(z)", "ms_c(z)"), ("cdc(p)", "cms_op(p)")}
     for row in rows:
@@ -64,7 +64,7 @@ def test_rows_against_numpy(study, folder):
 
 def test_what_is_best(study, folder):
     best = run_claims(study("claims"))["best"]
-    entries = Results.open(folder / "calibration").summary["pipelines"]
+    entries = Results(folder / "calibration").summary["pipelines"]
     for metric, name in best.items():
         assert not name.startswith("identity")
         others = [e["metrics"][metric]["mean"] for n, e in entries.items() if not n.startswith("identity")]

@@ -15,7 +15,7 @@ def test_bands_add_up_to_the_runs_own_audit(study, folder):
     facts = run_flips(study("flips"))
     assert facts["pipelines"] == ["ms(z)", "ms_c(z)", "cdc(p)"]
     rows = read_rows(folder / "calibration" / "studies" / "flips" / "cases.csv", FlipRow)
-    results = Results.open(folder / "calibration")
+    results = Results(folder / "calibration")
     for name in facts["pipelines"]:
         for kind in ("harmful", "beneficial", "neutral"):
             expected = sum(getattr(row, kind) for r in results.repeats for row in results.cases_of(r, name))
@@ -28,7 +28,7 @@ def test_bands_add_up_to_the_runs_own_audit(study, folder):
 def test_a_case_by_hand(study, folder):
     run_flips(study("flips"), pipelines="ms(z)")
     rows = read_rows(folder / "calibration" / "studies" / "flips" / "cases.csv", FlipRow)
-    results, store = Results.open(folder / "calibration"), study("flips").store
+    results, store = Results(folder / "calibration"), study("flips").store
     name = rows[0].case
     pooled, target = store[name].pooled("z"), store[name].target.numpy()
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_a_run_without_flips_says_so(study, folder):
 
 
 def test_the_papers_curves(study, folder):
-    results = Results.open(folder / "calibration")
+    results = Results(folder / "calibration")
     calibrated = ["ms(z)", "ms_c(z)", "lts_ti(z)", "cdc(p)", "cms_op(p)", "ts(z)"]
     best = min(calibrated, key=lambda name: mean_ace(results, name))
     keeping = min(["lts_ti(z)", "cms_op(p)", "ts(z)"], key=lambda name: mean_ace(results, name))

@@ -24,7 +24,7 @@ def pooled(folder):
 
 
 def edit_fit(folder, repeat, name, **changes):
-    path = layout.task_folder(folder / "calibration", repeat, name) / layout.FIT
+    path = layout.job_folder(folder / "calibration", repeat, name) / layout.FIT
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 

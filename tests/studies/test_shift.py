@@ -35,7 +35,7 @@ def test_scores_on_changed_images_are_those_of_numpy(study, folder):
     changed = write_changed(store, folder / "outputs-strong", noisy)
     facts = run_shift(study("shift"))
     assert list(facts["images"]) == ["strong"]
-    results = Results.open(folder / "calibration")
+    results = Results(folder / "calibration")
     temperatures = [2.2 + 0.1 * repeat for repeat in results.repeats]
     found = table(folder, "scores.csv")
     for images, origin in (("clean", store), ("strong", changed)):
@@ -56,8 +56,8 @@ def test_the_same_images_change_nothing(study, folder):
     run_shift(study("shift"))
     assert all(row.mean == row.low == row.high == 0 for row in table(folder, "degradation.csv").values())
     clean, same = (
-        Results.open(folder / "calibration"),
-        Results.open(folder / "calibration" / "studies" / "shift" / "same"),
+        Results(folder / "calibration"),
+        Results(folder / "calibration" / "studies" / "shift" / "same"),
     )
     assert [row.ece for row in same.cases_of(1, "cdc(p)")] == [row.ece for row in clean.cases_of(1, "cdc(p)")]
     assert same.average_calibration_error(0, "ts(z)") == clean.average_calibration_error(0, "ts(z)")

@@ -59,7 +59,7 @@ def test_other_numbers_of_cases_are_judged_on_the_same_test_cases(real, monkeypa
     assert (facts["settings"], facts["reference"], facts["failures"]) == ([1, 4], 4, [])
     assert {folder for folder, _, _ in fits} == {"n-1"}  # those of the reference are the run's own
     assert len(fits) == 4
-    main, small = Results.open(real / "calibration"), Results.open(study(real, "calibration_size").folder / "n-1")
+    main, small = Results(real / "calibration"), Results(study(real, "calibration_size").folder / "n-1")
     for repeat in main.repeats:
         assert small.split(repeat)["test"] == main.split(repeat)["test"]
         assert [len(small.split(repeat)[part]) for part in ("cal", "val")] == [1, 5]
@@ -87,7 +87,7 @@ def test_an_ensemble_of_one_is_its_first_member(real, monkeypatch):
     facts = run_ensemble_size(study(real, "ensemble_size"), pipelines="identity(z),ts(z)")
     assert facts["settings"] == [1, 2]
     assert {folder for folder, _, _ in fits} == {"members-1"}
-    main, one = Results.open(real / "calibration"), Results.open(study(real, "ensemble_size").folder / "members-1")
+    main, one = Results(real / "calibration"), Results(study(real, "ensemble_size").folder / "members-1")
     for repeat in main.repeats:
         alone = [(row.case, row.nll, row.ece) for row in one.cases_of(repeat, "identity(z)")]
         assert alone == [(row.case, row.nll, row.ece) for row in main.cases_of(repeat, "identity(p0)")]

@@ -11,7 +11,7 @@ from lightning_calib.studies.subsets import run_subsets
 
 
 def test_means_and_gains_against_numpy(study, folder):
-    results = Results.open(folder / "calibration")
+    results = Results(folder / "calibration")
     first = results.test_cases(0)[0]
     facts = run_subsets(study("subsets"), {"one": first, "all": "*", "two": f"{first}, {results.test_cases(0)[1]}"})
     assert facts["cases"]["one"][0] == 1
