@@ -28,6 +28,7 @@ from lightning_calib.cli.reproduce import reproduce
 from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
 from lightning_calib.cli.study import STUDIES
+from lightning_calib.cli.trainer import TrainerOptions
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
@@ -78,7 +79,7 @@ def main(args: Sequence[str] | None = None) -> int:
         ``LIGHTNING_CALIB_TRACEBACK=1`` brings the traceback back.
     """
     silence()
-    set_parsing_settings(subclasses_disabled=[Trainer])  # --trainer.devices, not a class path
+    set_parsing_settings(subclasses_disabled=[Trainer, TrainerOptions])  # --trainer.devices, not a class path
     line = None if args is None else list(args)
     try:
         code: int | None = auto_cli(

@@ -1,73 +1,81 @@
-"""``calibrate.py run``: the paper's protocol from frozen outputs to a report."""
+"""``calibrate.py run``: an experiment from frozen outputs to a report."""
 
 import json as json_format
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import lazy_instance  # type: ignore[attr-defined]  # public, but not listed
 from rich.console import Console
 
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.noise import silence
-from lightning_calib.executors.local import available_cores
-from lightning_calib.experiment.plan import Protocol
+from lightning_calib.cli.trainer import TrainerOptions
+from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import Preserve, describe, recommend
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.run import run_protocol
-from lightning_calib.experiment.trackers import TrackerName, track
-from lightning_calib.experiment.tracking import tracked_runs
 from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import Inputs
 
 
 def run(
-    calibration: Path | None = None,
     workers: int | None = None,
+    executor: str = "local",
     report: bool = True,
-    logger: TrackerName = "csv",
+    logger: str = "csv",
     experiment: str | None = None,
     preserve: Preserve = "order",
     doctor: bool = True,
     json: bool = False,
-    **protocol: Any,
+    trainer: TrainerOptions = lazy_instance(TrainerOptions, devices=1),
+    **settings: Any,
 ) -> int:
     """Fit every pipeline in every repeat on cal, select on val, evaluate on test, and report.
 
     Goes on where an earlier run stopped; what was computed with other settings is computed again.
 
     Args:
-        calibration: where results go; by default a folder named calibration beside the outputs.
-        workers: processes at a time; by default one a core. Results do not depend on it.
+        workers: jobs at a time; by default one a core. Results do not depend on it.
+        executor: where jobs run: local, or the name of another executor.
         report: also write the report, in a folder named report beside the results.
-        logger: tracker that gets every pipeline, repeat and table; its files go to tracking beside the results.
-        experiment: name that groups the tracked runs; by default that of the run's folder.
+        logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, none, or the name of
+            another; its files go to tracking beside the results.
+        experiment: name of the tracked run; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         doctor: examine the outputs first; an error stops the run.
         json: print what came out as JSON.
-        **protocol: see Protocol.
+        trainer: options of Lightning's Trainer, for fits and evaluations.
+        **settings: see Experiment.
 
     Returns:
         0, or 1 where a pipeline failed.
     """
     quiet()
-    settings = Protocol(**protocol)
-    require_healthy(settings.outputs, doctor)
-    home = Path(settings.outputs).resolve().parent
-    folder = calibration or home / "calibration"
-    count = available_cores() if workers is None else workers
-    summary = run_protocol(settings, folder, count, display=not json, start=quiet)
-    results = Results(folder)
-    page = (
-        build_report(folder, Path(settings.outputs), folder.resolve().parent / "report", preserve) if report else None
+    planned = Experiment(**settings)
+    require_healthy(planned.store.path, doctor)
+    page = planned.folder.resolve().parent / "report" / "index.html"
+
+    def figures(results: Results) -> Mapping[str, Path]:
+        build_report(results.folder, planned.store.path, page.parent, preserve)
+        return {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))}
+
+    results = planned.run(
+        executor=executor,
+        workers=workers,
+        logger=logger,
+        name=experiment,
+        trainer=trainer.options,
+        display=not json,
+        start=quiet,
+        figures=figures if report else None,
     )
-    figures = {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))} if page else {}
-    track(tracked_runs(results, figures), logger, experiment or home.name, folder.resolve().parent / "tracking")
     if json:
-        facts = {"calibration": str(folder), "report": page and str(page)}
-        print(json_format.dumps(facts | {key: summary[key] for key in ("recommendation", "failures")}))
+        facts = {"calibration": str(planned.folder), "report": str(page) if report else None}
+        print(json_format.dumps(facts | {key: results.summary[key] for key in ("recommendation", "failures")}))
     else:
-        show(results, preserve, page)
-    return 1 if summary["failures"] else 0
+        show(results, preserve, page if report else None)
+    return 1 if results.summary["failures"] else 0
 
 
 def quiet() -> None:

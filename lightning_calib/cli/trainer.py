@@ -20,6 +20,21 @@ LOGGERS = [
 ]
 
 
+class TrainerOptions:
+    """Options of Lightning's Trainer, for Trainers that are made where jobs run.
+
+    Args:
+        **options: see Trainer.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def build(self) -> Trainer:
+        """The Trainer itself; the signature of the options is read from this line."""
+        return Trainer(**self.options)
+
+
 @dataclass
 class OutputOptions:
     """What ``predict`` stores.

@@ -34,13 +34,13 @@ def chosen_values(results: Results, pipeline: str) -> Values | None:
     None where at least half of the repeats found nothing better than no calibration.
     """
     fits = [results.fit(repeat, pipeline) for repeat in results.repeats]
-    if any(record is None or record["status"] != "ok" for record in fits):
+    if any(record is None or not record.ok for record in fits):
         raise ValueError(f"{pipeline} has no fit in some repeats of {results.folder}: run it again, or choose another")
-    kept = [record for record in fits if record is not None and record["val_nll"] < record["identity_val_nll"]]
+    kept = [record for record in fits if record is not None and record.val_nll < record.identity_val_nll]
     if 2 * len(kept) <= len(fits):
         return None
-    names = kept[0]["hyperparameters"]
-    return {name: statistics.median_low(record["hyperparameters"][name] for record in kept) for name in names}
+    names = kept[0].hyperparameters
+    return {name: statistics.median_low(record.hyperparameters[name] for record in kept) for name in names}
 
 
 def best_epochs(results: Results, pipeline: str) -> int:

@@ -13,7 +13,7 @@ from lightning_calib.calibrators.storage import load_calibrator
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.journal import Journal
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
-from lightning_calib.experiment.search import SearchResult, final_fit, search
+from lightning_calib.experiment.search import SearchResult, search
 from lightning_calib.experiment.tracking import JOURNALS
 from lightning_calib.tasks.calibration import MAX_EPOCHS, CalibrationTask
 from lightning_calib.tasks.evaluation import EvaluationTask
@@ -81,10 +81,7 @@ def fit_job(work: Work, job: FitJob) -> None:
         logger=journal,
     )
     write = WriteFit(work, job, found, data.class_names)
-    if found.fitted:
-        final_fit(found, data, make_trainer(work.trainer, journal, write, max_epochs=epochs))
-    else:  # nothing was better than no calibration
-        write.write(None)
+    write.write(None)
     records.add_timing(work.folder(job), fit=time.perf_counter() - started)
 
 
@@ -110,7 +107,7 @@ class WriteFit(Callback):
             hyperparameters=found.hyperparameters,
             val_nll=found.val_nll,
             identity_val_nll=found.identity_val_nll,
-            certificate={} if task is None else task.describe(),
+            certificate=found.certificate if task is None else task.describe(),
         )
         calibrator = found.calibrator if task is None else task.calibrator.cpu()
         records.write_fit(self.work.folder(job), record, calibrator, found.trials, found.curve, self.class_names)

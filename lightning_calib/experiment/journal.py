@@ -1,4 +1,4 @@
-"""Numbers on their way from a job's process to the tracker: a file of lines that one side writes and the other follows."""
+"""Numbers on their way from a job to the tracker: a file of lines, written on one side and followed on the other."""
 
 import json
 import threading

@@ -10,7 +10,7 @@ from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, PooledRow, write_cases, write_rows
 from lightning_calib.functional.flips import FLIP_KINDS
-from lightning_calib.kit.files import plain, read_json, write_json
+from lightning_calib.kit.files import plain, read_json, sha256, write_json
 from lightning_calib.tasks.evaluation import Evaluated
 
 REMEDY = "delete it and run `calibrate.py run` again"
@@ -28,6 +28,7 @@ class FitRecord:
         val_nll: voxel-pooled NLL on ``val`` of the selected fit.
         identity_val_nll: the same without calibration.
         certificate: the solver's account of the selected fit.
+        calibrator_sha256: hash of the calibrator's file; empty in fits of earlier versions.
         status: ``ok`` or ``failed``.
         error: why it failed.
     """
@@ -39,6 +40,7 @@ class FitRecord:
     val_nll: float = float("nan")
     identity_val_nll: float = float("nan")
     certificate: dict[str, Any] = field(default_factory=dict)
+    calibrator_sha256: str = ""
     status: str = "ok"
     error: str | None = None
 
@@ -76,7 +78,7 @@ def write_fit(
     save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, plain(described))
     write_json(folder / layout.TRIALS, trials)
     write_rows(folder / layout.CURVE, curve, CurveRow)
-    facts = vars(record)
+    facts = vars(record) | {"calibrator_sha256": sha256(folder / layout.CALIBRATOR)}
     write_json(folder / layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts)
 
 
@@ -111,9 +113,12 @@ def write_failed_evaluation(folder: Path, settings_hash: str, error: str) -> Non
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
-    """Whether a successful fit with these settings is there."""
+    """Whether a successful fit with these settings is there, its calibrator as it was written."""
     record = read_fit(folder)
-    return record is not None and record.ok and record.settings_hash == settings_hash
+    if record is None or not record.ok or record.settings_hash != settings_hash:
+        return False
+    path = folder / layout.CALIBRATOR
+    return path.is_file() and record.calibrator_sha256 in ("", sha256(path))
 
 
 def read_evaluation(folder: Path) -> dict[str, Any] | None:

@@ -58,11 +58,11 @@ def run_experiment(
         kept = prepare(experiment, root)
         with tracking(logger, called, root, experiment.describe()) as tracked:
             work = Work(experiment, root, trainer or {}, journals=tracked is not None)
-            with make_executor(executor, workers, experiment.threads, start, work.trainer) as processes:
-                with tracked.following() if tracked else nullcontext():
-                    _say_kept(kept, display)
-                    fit_all(work, processes, display)
-                    evaluate_all(work, processes, display)
+            processes = make_executor(executor, workers, experiment.threads, start, work.trainer)
+            with processes, tracked.following() if tracked else nullcontext():
+                _say_kept(kept, display)
+                fit_all(work, processes, display)
+                evaluate_all(work, processes, display)
             write_summary(root)
             results = Results(root)
             if tracked:
@@ -83,9 +83,9 @@ def make_executor(
     """An executor by name, or the one that was given."""
     if isinstance(executor, Executor):
         return executor
-    devices = trainer.get("devices")
-    several = int(devices) if str(devices).isdigit() else 1
-    slots = max(1, available_cores() // max(several, 1)) if workers is None else workers
+    devices = str(trainer.get("devices") or 1)
+    several = max(1, int(devices)) if devices.isdigit() else 1
+    slots = max(1, available_cores() // several) if workers is None else workers
     return EXECUTORS[executor](slots=slots, threads=threads, start=start)  # type: ignore[call-arg]
 
 

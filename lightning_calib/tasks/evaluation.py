@@ -11,6 +11,7 @@ from torchmetrics import MetricCollection
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.metrics.base import PerImageMetric
 from lightning_calib.metrics.score import SCORES, score_collection
 from lightning_calib.metrics.statistics import StatisticsMetric
 
@@ -99,6 +100,6 @@ def gathered(scores: MetricCollection, background: int | None) -> Evaluated:
         elif score.pooled:
             pooled[key] = float(metric.compute())
         else:
-            values = metric.per_image()
+            values = cast(PerImageMetric, metric).per_image()
             by_case[key] = [values[case] for case in cases]
     return Evaluated(cases, statistics, by_case, pooled)

@@ -1,4 +1,4 @@
-"""Run a protocol, killing it outright again and again; prints how many kills struck.
+"""Run an experiment, killing it outright again and again; prints how many kills struck.
 
     python -m tests.experiment.killing OUTPUTS FOLDER KILLS SEED
 
@@ -13,8 +13,7 @@ import sys
 
 import torch
 
-from lightning_calib.experiment.run import run_protocol
-from tests.experiment.settings import small_protocol
+from tests.experiment.settings import run_small
 
 LAST_WRITE = 40  # no kill comes later in a process; a whole run writes several hundred times
 
@@ -47,7 +46,7 @@ def attempt(outputs: str, folder: str, write: int | None) -> bool:
     if pid == 0:
         if write is not None:
             die_before(write)
-        run_protocol(small_protocol(outputs), folder, workers=0, display=False)
+        run_small(outputs, folder)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):

@@ -1,11 +1,19 @@
-"""A protocol small enough for tests that has every kind of fit."""
+"""An experiment small enough for tests that has every kind of fit."""
 
-from lightning_calib.experiment.plan import Protocol
+from pathlib import Path
+
+from lightning_calib.experiment.plan import Experiment
+from lightning_calib.experiment.results import Results
 
 NAMES = ["identity(p0)", "identity(z)", "ms(z)", "dc(z)", "lts_ti(z)", "cms_op(p)", "cdc(p)", "ts(z)", "ets(p)"]
 
 
-def small_protocol(outputs, **changes) -> Protocol:
+def small_experiment(outputs, folder=None, **changes) -> Experiment:
     """Two repeats, two trials, one epoch of LTS."""
     settings = {"pipelines": NAMES, "repeats": 2, "trials": 2, "cal": 4, "val": 3, "lts_trials": 1, "lts_epochs": 1}
-    return Protocol(str(outputs), **(settings | changes))
+    return Experiment(str(outputs), calibration=folder and Path(folder), **(settings | changes))
+
+
+def run_small(outputs, folder, workers=0, **changes) -> Results:
+    """Run it without a word."""
+    return small_experiment(outputs, folder, **changes).run(workers=workers, display=False, logger=None)

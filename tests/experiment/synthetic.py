@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
 
 from lightning_calib.calibrators import PAPER_PIPELINES, build
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.plan import Protocol
-from lightning_calib.experiment.records import FitRecord, add_timing, write_evaluation, write_failure, write_fit
+from lightning_calib.experiment.plan import Experiment
+from lightning_calib.experiment.records import FitRecord, add_timing, write_evaluation, write_failed_fit, write_fit
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.functional import boundary_distance
@@ -23,6 +22,7 @@ from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
+from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask, gathered
 
 CLASSES = ["background", "disc", "rod", "speck"]
 SIZE = (32, 40)
@@ -84,10 +84,8 @@ def set_calibrator(name: str, repeat: int):
 
 def write_results(folder: Path, store: OutputStore, pipelines=PAPER_PIPELINES, repeats=3, fail=(), seed=0) -> Path:
     """A calibration folder; (repeat, pipeline) pairs in `fail` are recorded as failed."""
-    manifest = store.manifest
-    facts = Facts(manifest.dataset, manifest.ignore_index, manifest.background)
-    protocol = Protocol(str(store.path), list(pipelines), repeats, trials=4, seed=seed)
-    write_json(folder / layout.SETTINGS, protocol.describe())
+    experiment = Experiment(str(store.path), list(pipelines), repeats, trials=4, seed=seed)
+    write_json(folder / layout.SETTINGS, experiment.describe())
     for repeat in range(repeats):
         order = np.random.default_rng([seed, repeat]).permutation(store.case_ids).tolist()
         third = len(order) // 3
@@ -96,19 +94,38 @@ def write_results(folder: Path, store: OutputStore, pipelines=PAPER_PIPELINES, r
         for name in pipelines:
             target = layout.job_folder(folder, repeat, name)
             if (repeat, name) in fail:
-                write_failure(target, repeat, name, "synthetic", "RuntimeError: the objective is NaN")
+                write_failed_fit(target, repeat, name, "synthetic", "RuntimeError: the objective is NaN")
                 continue
-            write_task(target, store, facts, repeat, name, sorted(parts["test"]))
+            write_job(target, store, repeat, name, sorted(parts["test"]))
     write_summary(folder)
     return folder
 
 
-def write_task(target: Path, store: OutputStore, facts: Facts, repeat: int, name: str, test: list[str]) -> None:
+def evaluate(store: OutputStore, case_ids, calibrators, pooling: str = "z") -> dict[str, Evaluated]:
+    """Scores of calibrators on some cases, without a Trainer."""
+    manifest = store.manifest
+    task = EvaluationTask(calibrators, manifest.ignore_index, manifest.background)
+    with torch.inference_mode():
+        for case_id in case_ids:
+            task.test_step(batch_of(store, case_id, pooling), 0)
+    return {
+        label: gathered(scores, manifest.background) for label, scores in zip(calibrators, task.scores, strict=True)
+    }
+
+
+def batch_of(store: OutputStore, case_id: str, pooling: str) -> dict:
+    """One pooled case with its distances."""
+    case = store[case_id]
+    target = case.target[None]
+    distance = boundary_distance(target, store.manifest.ignore_index)
+    return {"logits": case.pooled(pooling)[None], "target": target, "case_id": [case_id], "distance": distance}
+
+
+def write_job(target: Path, store: OutputStore, repeat: int, name: str, test: list[str]) -> None:
     """Files of one pipeline in one repeat."""
     calibrator, pooling = set_calibrator(name, repeat), PipelineName.parse(name).pooling
-    cases = (test_case(store, case_id, pooling) for case_id in test)
-    evaluated = evaluate(cases, {name: calibrator}, facts, repeat)[name]
-    nll = float(np.mean([row.nll for row in evaluated.cases]))
+    evaluated = evaluate(store, test, {name: calibrator}, pooling)[name]
+    nll = float(np.mean(evaluated.scores["nll"]))
     record = FitRecord(
         repeat=repeat,
         pipeline=name,
@@ -118,18 +135,16 @@ def write_task(target: Path, store: OutputStore, facts: Facts, repeat: int, name
         identity_val_nll=nll * 1.3,
         certificate={"solver": "newton", "converged": True, "passes": 9, "objective": nll, "gradient_norm": 3e-7},
     )
-    trials = [{"number": n, "lam": 10.0 ** -(n + 1), "mu": 1e-3, "val_nll": nll * (1.1 - 0.02 * n)} for n in range(4)]
+    trials = [
+        {
+            "trial": n,
+            "state": "complete",
+            "val_nll": nll * (1.1 - 0.02 * n),
+            "values": {"lam": 10.0 ** -(n + 1), "mu": 1e-3},
+        }
+        for n in range(4)
+    ]
     curve = [CurveRow(n, "val_nll", nll * (1.02 + 0.3 / (n + 1))) for n in range(9)]
     write_fit(target, record, calibrator, trials, curve, CLASSES)
-    write_evaluation(target, evaluated, "synthetic")
+    write_evaluation(target, store.manifest.dataset, repeat, name, evaluated, "synthetic")
     add_timing(target, fit=1.25, evaluate=0.5)
-
-
-def test_case(store: OutputStore, case_id: str, pooling: str) -> TestCase:
-    """One pooled case with its distances."""
-    case = store[case_id]
-    target = case.target[None]
-    return TestCase(case_id, case.pooled(pooling)[None], target, boundary_distance(target, store.manifest.ignore_index))
-
-
-test_case.__test__ = False

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
+from lightning_calib.experiment.jobs import make_trainer
+from lightning_calib.experiment.records import _band_rows
+from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.metrics import (
     AverageCalibrationError,
     BoundaryAwareCalibrationError,
@@ -13,7 +15,10 @@ from lightning_calib.metrics import (
     FlipRate,
     NegativeLogLikelihood,
 )
-from tests.experiment.synthetic import set_calibrator, test_case, write_outputs
+from lightning_calib.metrics.score import SCORES
+from lightning_calib.outputs.stored import StoredOutputsDataModule
+from lightning_calib.tasks.evaluation import EvaluationTask, gathered
+from tests.experiment.synthetic import evaluate, set_calibrator, write_outputs
 
 PIPELINES = ["identity(z)", "ms(z)", "cms_op(z)", "ts(z)"]
 
@@ -47,13 +52,8 @@ def one_pipeline_at_a_time(store, name):
     return metrics
 
 
-def facts_of(store):
-    return Facts("shapes", store.manifest.ignore_index, store.manifest.background)
-
-
 def evaluated(store, names=PIPELINES):
-    cases = (test_case(store, case_id, "z") for case_id in store.case_ids)
-    return evaluate(cases, {name: set_calibrator(name, 0) for name in names}, facts_of(store), repeat=2)
+    return evaluate(store, store.case_ids, {name: set_calibrator(name, 0) for name in names})
 
 
 def test_scores_equal_those_of_the_metric_classes(store):
@@ -62,51 +62,64 @@ def test_scores_equal_those_of_the_metric_classes(store):
         metrics = one_pipeline_at_a_time(store, name)
         for key in ("nll", "dice", "ece", "ba_ece", "brier", "flip"):
             expected = metrics[key].per_image()
-            found = {row.case: getattr(row, key) for row in together[name].cases}
+            found = dict(zip(together[name].cases, together[name].scores[key], strict=True))
             assert found == pytest.approx(expected, rel=1e-12, nan_ok=True), (name, key)
+
+
+def test_every_registered_score_is_there(store):
+    found = evaluated(store)["ms(z)"]
+    assert {*found.scores, *found.pooled} == set(SCORES)
+    assert set(found.pooled) == {score.key for score in SCORES.values() if score.pooled}
+    assert found.figures().keys() == set(SCORES)
 
 
 def test_pooled_bins_give_the_average_calibration_error(store):
     together = evaluated(store)
     for name in PIPELINES:
-        sums = torch.zeros(3, 600, dtype=torch.float64)
-        for row in together[name].bins:
-            sums[:, row.bin] = torch.tensor([row.count, row.correct_sum, row.confidence_sum], dtype=torch.float64)
-        count, correct, confidence = sums.view(3, 15, 40).sum(dim=-1)
+        bins = together[name].statistics.pooled().bins
+        count, correct, confidence = (column[0].view(15, 40).sum(dim=-1) for column in bins)
         gaps = ((correct - confidence) / count).abs()
         expected = one_pipeline_at_a_time(store, name)["ace"].compute()
         assert gaps[count > 0].mean().item() == pytest.approx(expected.item(), rel=1e-12)
+        assert together[name].pooled["ace"] == pytest.approx(expected.item(), rel=1e-12)
 
 
 def test_a_pipeline_scores_the_same_alone_and_in_company(store):
-    together, alone = evaluated(store), evaluated(store, ["ms(z)"])
-    assert together["ms(z)"] == alone["ms(z)"]
+    together, alone = evaluated(store)["ms(z)"], evaluated(store, ["ms(z)"])["ms(z)"]
+    assert together.scores == alone.scores
+    assert together.pooled == alone.pooled
 
 
 def test_preserving_pipelines_flip_nothing_and_others_are_audited(store):
     together = evaluated(store)
     for name in ("identity(z)", "cms_op(z)", "ts(z)"):
-        assert all(row.flip == 0 for row in together[name].cases)
-    flips = [(row.harmful + row.beneficial + row.neutral, row.flip * row.voxels) for row in together["ms(z)"].cases]
-    assert sum(count for count, _ in flips) > 0
-    assert all(count == pytest.approx(share) for count, share in flips)
+        assert set(together[name].scores["flip"]) == {0.0}
+    statistics = together["ms(z)"].statistics
+    counts = sum(getattr(statistics.flips, kind) for kind in FLIP_KINDS)
+    assert counts.sum() > 0
+    assert counts.tolist() == pytest.approx(
+        (statistics.voxels * torch.tensor(together["ms(z)"].scores["flip"])).tolist()
+    )
 
 
-def test_each_case_is_read_once(store):
-    reads = []
-
-    def cases():
-        for case_id in store.case_ids:
-            reads.append(case_id)
-            yield test_case(store, case_id, "z")
-
-    evaluate(cases(), {name: set_calibrator(name, 0) for name in PIPELINES}, facts_of(store), 0)
-    assert reads == list(store.case_ids)
-
-
-def test_a_case_of_one_label_has_scores(tmp_path):
+def test_a_case_of_one_label_has_scores(store):
+    task = EvaluationTask({"identity(z)": set_calibrator("identity(z)", 0)})
     logits = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
-    case = TestCase("flat", logits, torch.zeros(1, 8, 8).long(), torch.full((1, 8, 8), torch.inf))
-    found = evaluate([case], {"identity(z)": set_calibrator("identity(z)", 0)}, Facts("toy"), 0)["identity(z)"]
-    assert [(row.band, row.distance_sum) for row in found.bands] == [(3, float("inf"))]
-    assert 0 <= found.cases[0].ba_ece <= 1
+    batch = {"logits": logits, "target": torch.zeros(1, 8, 8).long(), "case_id": ["flat"]}
+    task.test_step(batch | {"distance": torch.full((1, 8, 8), torch.inf)}, 0)
+    found = gathered(task.scores[0], None)
+    rows = list(_band_rows(0, "identity(z)", found))
+    assert [(row.band, row.distance_sum) for row in rows] == [(3, float("inf"))]
+    assert 0 <= found.scores["ba_ece"][0] <= 1
+
+
+def test_a_trainer_gives_the_same_figures(store):
+    data = StoredOutputsDataModule(store, "z", cal=2, val=1)
+    calibrators = {name: set_calibrator(name, 0) for name in PIPELINES}
+    task = EvaluationTask(calibrators, store.manifest.ignore_index, store.manifest.background)
+    trainer = make_trainer({"accelerator": "cpu"}, None)
+    (logged,) = trainer.test(task, data, verbose=False)
+    expected = evaluate(store, data.ids("test"), calibrators)
+    for name in PIPELINES:
+        assert task.evaluated[name].scores == expected[name].scores
+        assert logged[f"test/{name}/nll"] == pytest.approx(expected[name].figures()["nll"], rel=1e-6)

@@ -1,4 +1,4 @@
-"""The whole protocol: complete, repeatable to the byte, resumable from anywhere."""
+"""A whole experiment: complete, repeatable to the byte, resumable from anywhere."""
 
 import subprocess
 import sys
@@ -6,25 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from lightning_calib.experiment import layout
-from lightning_calib.experiment import run as benchmark
-from lightning_calib.experiment.plan import Protocol, Task
+from lightning_calib.calibrators import load_calibrator
+from lightning_calib.experiment import jobs, layout
+from lightning_calib.experiment.jobs import Work
+from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.run import evaluate_job, pending_evaluations, run_protocol
+from lightning_calib.experiment.run import pending_evaluations
 from lightning_calib.experiment.statistics import percentile_interval, two_level_bootstrap
-from tests.experiment.settings import NAMES, small_protocol
+from lightning_calib.kit.files import FileError, locked
+from lightning_calib.outputs.store import OutputStore
+from tests.experiment.settings import NAMES, run_small, small_experiment
 from tests.experiment.synthetic import write_outputs
 
 
 @pytest.fixture(scope="module")
 def small_outputs(tmp_path_factory):
-    return write_outputs(tmp_path_factory.mktemp("protocol") / "outputs", cases=12).path
+    return write_outputs(tmp_path_factory.mktemp("experiment") / "outputs", cases=12).path
 
 
 @pytest.fixture(scope="module")
 def finished(small_outputs):
     folder = small_outputs.parent / "calibration"
-    run_protocol(small_protocol(small_outputs), folder, workers=0, display=False)
+    run_small(small_outputs, folder, workers=0)
     return folder
 
 
@@ -47,7 +50,7 @@ def test_everything_is_there(finished):
     assert {len(results.split(0)[part]) for part in ("cal", "val", "test")} == {4, 3, 5}
     for name in ("ms(z)", "cms_op(p)", "lts_ti(z)"):
         fit = results.fit(1, name)
-        assert fit["val_nll"] <= fit["identity_val_nll"]
+        assert fit.val_nll <= fit.identity_val_nll
         assert results.calibrator(1, name).name == name.split("(")[0]
         assert results.timing(1, name)["fit"] > 0
     summary = results.summary
@@ -60,7 +63,7 @@ def test_everything_is_there(finished):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_do_not_change_a_byte(small_outputs, finished, tmp_path, workers):
-    run_protocol(small_protocol(small_outputs), tmp_path / "calibration", workers=workers, display=False)
+    run_small(small_outputs, tmp_path / "calibration", workers=workers)
     assert_same_files(tmp_path / "calibration", finished)
 
 
@@ -89,14 +92,14 @@ def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
 def own_run(small_outputs, tmp_path):
     """A finished run that a test may change."""
     folder = tmp_path / "calibration"
-    run_protocol(small_protocol(small_outputs, repeats=1), folder, workers=0, display=False)
+    run_small(small_outputs, folder, workers=0, repeats=1)
     return folder
 
 
 def test_changed_settings_recompute_what_depends_on_them(small_outputs, own_run):
     def rerun(**changes):
         before = stamps(own_run)
-        run_protocol(small_protocol(small_outputs, repeats=1, **changes), own_run, workers=0, display=False)
+        run_small(small_outputs, own_run, workers=0, repeats=1, **changes)
         return changed(before, stamps(own_run))
 
     assert rerun() == set()
@@ -104,7 +107,7 @@ def test_changed_settings_recompute_what_depends_on_them(small_outputs, own_run)
     assert rerun(lts_epochs=2) == {"lts_ti(z) fit.json", "lts_ti(z) evaluation.json"}
     (layout.job_folder(own_run, 0, "ts(z)") / layout.EVALUATION).unlink()
     before = stamps_but(own_run, "ts(z)")
-    run_protocol(small_protocol(small_outputs, repeats=1, lts_epochs=2), own_run, workers=0, display=False)
+    run_small(small_outputs, own_run, workers=0, repeats=1, lts_epochs=2)
     assert changed(before, stamps(own_run)) == set()
     assert len(rerun(seed=1)) == 2 * len(NAMES)
 
@@ -118,78 +121,119 @@ def stamps_but(folder, name):
 
 
 def test_groups_stay_together_and_are_drawn_together(small_outputs, tmp_path):
-    protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ts(z)"], repeats=1, group_aware=True)
-    run_protocol(protocol, tmp_path, workers=0, display=False)
-    results = Results(tmp_path)
-    parts = [{protocol.store.groups[case] for case in results.split(0)[part]} for part in ("cal", "val", "test")]
+    results = run_small(small_outputs, tmp_path, pipelines=["identity(z)", "ts(z)"], repeats=1, group_aware=True)
+    groups = OutputStore(small_outputs).groups
+    parts = [{groups[case] for case in results.split(0)[part]} for part in ("cal", "val", "test")]
     assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
-    assert results.clusters(0) == [protocol.store.groups[case] for case in results.test_cases(0)]
+    assert results.clusters(0) == [groups[case] for case in results.test_cases(0)]
     assert len(set(results.clusters(0))) < len(results.clusters(0))
     values = results.scores("ts(z)", "nll")[0][:, None]
-    drawn = percentile_interval(two_level_bootstrap([values], seed=protocol.seed, clusters=[results.clusters(0)]))
+    drawn = percentile_interval(two_level_bootstrap([values], seed=0, clusters=[results.clusters(0)]))
     found = results.summary["pipelines"]["ts(z)"]["metrics"]["nll"]
     assert (found["low"], found["high"]) == pytest.approx((drawn[0][0], drawn[1][0]), rel=1e-9)
-    run_protocol(small_protocol(small_outputs, pipelines=["ts(z)"], repeats=1), tmp_path, workers=0, display=False)
+    run_small(small_outputs, tmp_path, workers=0, pipelines=["ts(z)"], repeats=1)
     again = Results(tmp_path)
     assert again.clusters(0) == list(again.test_cases(0))
 
 
 def test_another_store_is_other_work(small_outputs, tmp_path):
     other = write_outputs(tmp_path / "outputs", cases=12, seed=1).path
-    task = Task(0, "ts(z)")
-    assert small_protocol(small_outputs).fit_hash(task) != small_protocol(other).fit_hash(task)
+    job = FitJob(0, "ts(z)")
+    assert small_experiment(small_outputs).fit_hash(job) != small_experiment(other).fit_hash(job)
 
 
 def test_seeds_are_the_tasks_own():
-    seeds = {Task(r, name).seed(s) for r in range(3) for name in NAMES for s in range(3)}
+    seeds = {FitJob(r, name).seed(s) for r in range(3) for name in NAMES for s in range(3)}
     assert len(seeds) == 3 * 3 * len(NAMES)
 
 
-def test_a_failed_pipeline_does_not_stop_the_others(small_outputs, tmp_path, monkeypatch):
-    real = benchmark.search
+def test_a_failed_fit_does_not_stop_the_others_and_is_tried_again(small_outputs, tmp_path, monkeypatch):
+    real = jobs.search
 
     def failing(name, *args, **options):
         if str(name) == "ms(z)":
             raise RuntimeError("no optimum today")
         return real(name, *args, **options)
 
-    protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ms(z)", "dc(z)"], repeats=1)
+    settings = {"pipelines": ["identity(z)", "ms(z)", "dc(z)"], "repeats": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "search", failing)
-        summary = run_protocol(protocol, tmp_path, workers=0, display=False)
+        patch.setattr(jobs, "search", failing)
+        summary = run_small(small_outputs, tmp_path, **settings).summary
     assert [(f["repeat"], f["pipeline"]) for f in summary["failures"]] == [(0, "ms(z)")]
     assert summary["failures"][0]["error"].startswith("RuntimeError: no optimum today")
     assert list(summary["pipelines"]) == ["identity(z)", "dc(z)"]
-    summary = run_protocol(protocol, tmp_path, workers=0, display=False)  # failures are tried again
+    summary = run_small(small_outputs, tmp_path, **settings).summary
     assert summary["failures"] == []
     assert list(summary["pipelines"]) == ["identity(z)", "ms(z)", "dc(z)"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_one_damaged_calibrator_costs_one_pipeline(small_outputs, tmp_path, workers):
-    protocol = small_protocol(small_outputs, pipelines=["identity(z)", "ts(z)", "dc(z)"], repeats=3)
-    run_protocol(protocol, tmp_path, workers=0, display=False)
+def test_a_damaged_calibrator_is_fitted_anew(small_outputs, tmp_path, workers):
+    settings = {"pipelines": ["identity(z)", "ts(z)", "dc(z)"], "repeats": 2}
+    run_small(small_outputs, tmp_path, **settings)
     before = contents(tmp_path)
-    for repeat in range(3):
-        for name in ("ts(z)", "dc(z)"):
-            (layout.job_folder(tmp_path, repeat, name) / layout.EVALUATION).unlink()
     (layout.job_folder(tmp_path, 0, "dc(z)") / layout.CALIBRATOR).write_bytes(b"damaged")
-    summary = run_protocol(protocol, tmp_path, workers=workers, display=False)
-    assert [(f["repeat"], f["pipeline"]) for f in summary["failures"]] == [(0, "dc(z)")]
-    assert "ts(z)" in summary["pipelines"]
-    after = contents(tmp_path)
-    others = [name for name in before if name.startswith("repeats/") and "0/dc-z/" not in name]
-    assert others
-    assert {name: after[name] for name in others} == {name: before[name] for name in others}
+    assert run_small(small_outputs, tmp_path, workers, **settings).failures == []
+    assert contents(tmp_path) == before
+
+
+def test_a_failed_evaluation_keeps_the_fits_and_costs_one_pipeline(small_outputs, tmp_path, monkeypatch):
+    settings = {"pipelines": ["identity(z)", "ts(z)", "dc(z)"], "repeats": 1}
+
+    def failing(path):
+        if "dc-z" in str(path):
+            raise OSError("the disk is gone")
+        return load_calibrator(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "load_calibrator", failing)
+        results = run_small(small_outputs, tmp_path, **settings)
+    assert [(f.repeat, f.pipeline) for f in results.failures] == [(0, "dc(z)")]
+    assert results.failures[0].error.startswith("OSError: the disk is gone")
+    assert results.scored == ["identity(z)", "ts(z)"]
+    fit = results.job_folder(0, "dc(z)") / layout.FIT
+    stamp = fit.stat().st_mtime_ns
+    again = run_small(small_outputs, tmp_path, **settings)
+    assert again.failures == []
+    assert again.scored == settings["pipelines"]
+    assert fit.stat().st_mtime_ns == stamp  # fitted once
 
 
 def test_a_pass_serves_all_pipelines_of_a_pooling(small_outputs, finished, tmp_path):
-    protocol = small_protocol(small_outputs)
-    assert pending_evaluations(protocol, finished) == []
-    protocol = small_protocol(small_outputs, seed=7)
-    assert pending_evaluations(protocol, finished) == []  # nothing is fitted with this seed yet
+    assert pending_evaluations(Work(small_experiment(small_outputs), finished)) == []
+    unfitted = Work(small_experiment(small_outputs, seed=7), finished)
+    assert pending_evaluations(unfitted) == []
     with pytest.raises(FileNotFoundError):
-        evaluate_job(protocol, tmp_path, benchmark.EvaluationJob(0, "z", ("ts(z)",)))
+        jobs.evaluation_job(unfitted.__class__(unfitted.experiment, tmp_path), EvaluationJob(0, "z", ("ts(z)",)))
+
+
+def test_pipelines_of_earlier_calls_stay_in_the_results(small_outputs, tmp_path):
+    run_small(small_outputs, tmp_path, pipelines=["identity(z)", "dc(z)"], repeats=1)
+    results = run_small(small_outputs, tmp_path, pipelines=["ts(z)"], repeats=1)
+    assert results.pipelines == ("identity(z)", "dc(z)", "ts(z)")
+    assert results.scored == ["identity(z)", "dc(z)", "ts(z)"]
+    assert list(results.summary["pipelines"]) == ["identity(z)", "dc(z)", "ts(z)"]
+
+
+def test_pipelines_of_other_settings_do_not(small_outputs, tmp_path):
+    run_small(small_outputs, tmp_path, pipelines=["identity(z)", "dc(z)"], repeats=1)
+    results = run_small(small_outputs, tmp_path, pipelines=["ts(z)"], repeats=1, seed=3)
+    assert results.pipelines == ("ts(z)",)
+
+
+def test_a_second_run_in_the_folder_is_refused_and_harms_nothing(small_outputs, tmp_path):
+    half_written = tmp_path / "repeats" / "0" / "ts-z" / ".fit.json.1.part"
+    half_written.parent.mkdir(parents=True)
+    half_written.touch()
+    with locked(tmp_path, "the experiment in"), pytest.raises(FileError, match="in use by another process"):
+        run_small(small_outputs, tmp_path, pipelines=["ts(z)"])
+    assert half_written.is_file()
+
+
+def test_an_empty_part_is_found_before_anything_is_fitted(small_outputs, tmp_path):
+    with pytest.raises(ValueError, match="test of repeat 0 has no cases"):
+        run_small(small_outputs, tmp_path, cal=6, val=6)
+    assert not list(tmp_path.rglob(layout.FIT))
 
 
 @pytest.mark.parametrize(
@@ -205,9 +249,9 @@ def test_a_pass_serves_all_pipelines_of_a_pooling(small_outputs, finished, tmp_p
 )
 def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        Protocol("outputs", **changes)
+        Experiment("outputs", **changes)
 
 
 def test_pipelines_can_be_named_in_several_ways():
-    assert len(Protocol("outputs").names) == 19
-    assert Protocol("outputs", "ts(z), ms(z)").names == Protocol("outputs", ["ts(z)", "ms(z)", "ts(z)"]).names
+    assert len(Experiment("outputs").names) == 19
+    assert Experiment("outputs", "ts(z), ms(z)").names == Experiment("outputs", ["ts(z)", "ms(z)", "ts(z)"]).names
