@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import lazy_instance  # type: ignore[attr-defined]  # public, but not listed
 from rich.console import Console
 
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.noise import silence
-from lightning_calib.cli.trainer import TrainerOptions
+from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import Preserve, describe, recommend
 from lightning_calib.experiment.results import Results
@@ -28,7 +27,7 @@ def run(
     preserve: Preserve = "order",
     doctor: bool = True,
     json: bool = False,
-    trainer: TrainerOptions = lazy_instance(TrainerOptions, devices=1),
+    trainer: TrainerOptions = ONE_DEVICE,
     **settings: Any,
 ) -> int:
     """Fit every pipeline in every repeat on cal, select on val, evaluate on test, and report.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import Namespace, lazy_instance  # type: ignore[attr-defined]  # public, but not listed
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
@@ -33,6 +33,9 @@ class TrainerOptions:
     def build(self) -> Trainer:
         """The Trainer itself; the signature of the options is read from this line."""
         return Trainer(**self.options)
+
+
+ONE_DEVICE: TrainerOptions = lazy_instance(TrainerOptions, devices=1)
 
 
 @dataclass

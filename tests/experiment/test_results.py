@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.records import add_timing, evaluation_done, fit_done, write_failure
+from lightning_calib.experiment.records import add_timing, evaluation_done, fit_done, write_failed_fit
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.rows import BandRow, CaseRow, read_rows, write_rows
-from lightning_calib.kit.files import plain, read_json, write_json
+from lightning_calib.experiment.rows import BandRow, CaseRow, read_cases, read_rows, write_cases, write_rows
+from lightning_calib.kit.files import FileError, plain, read_json, write_json
+from lightning_calib.metrics.score import SCORES
 from tests.experiment.synthetic import write_results
 
 FLOATS = st.floats(allow_nan=False)
@@ -27,22 +29,51 @@ def test_rows_read_back_to_the_bit(values, tmp_path_factory):
     assert read_rows(path, BandRow) == rows
 
 
-def test_nan_reads_back_as_nan(tmp_path):
-    row = CaseRow("d", 0, "ts(z)", "a", 1, 0.1, math.nan, 0.1, 0.1, 0.1, 0.0, 0, 0, 0)
-    write_rows(tmp_path / "cases.csv", [row], CaseRow)
-    assert math.isnan(read_rows(tmp_path / "cases.csv", CaseRow)[0].dice)
+def case_row(**scores):
+    flips = {"harmful": 1, "beneficial": 2, "neutral": 3}
+    return CaseRow("d", 0, "ts(z)", 'a "case"', 7, scores, flips)
+
+
+def test_case_rows_read_back_whatever_their_scores(tmp_path):
+    rows = [case_row(nll=0.1, dice=math.nan, flip=1 / 3, my_score=2.0), case_row(nll=0.2, dice=0.5, flip=0.0)]
+    write_cases(tmp_path / "cases.csv", rows)
+    found = read_cases(tmp_path / "cases.csv")
+    assert [row.scores["nll"] for row in found] == [0.1, 0.2]
+    assert math.isnan(found[0].score("dice"))
+    assert math.isnan(found[1].score("my_score"))
+    assert found[0].score("flip") == 1 / 3
+    assert math.isnan(found[0].score("unheard_of"))
+    assert found[0].flips == rows[0].flips
+    assert (found[0].case, found[0].voxels) == ('a "case"', 7)
+
+
+def test_case_rows_of_the_first_release_are_read(tmp_path):
+    header = "dataset,repeat,pipeline,case,voxels,nll,dice,ece,ba_ece,brier,flip,harmful,beneficial,neutral"
+    (tmp_path / "cases.csv").write_text(f"{header}\nd,1,ts(z),a,10,0.5,0.25,0.1,0.2,0.3,0.4,1,2,3\n")
+    (row,) = read_cases(tmp_path / "cases.csv")
+    assert row == CaseRow(
+        "d",
+        1,
+        "ts(z)",
+        "a",
+        10,
+        {"nll": 0.5, "dice": 0.25, "ece": 0.1, "ba_ece": 0.2, "brier": 0.3, "flip": 0.4},
+        {"harmful": 1, "beneficial": 2, "neutral": 3},
+    )
 
 
 def test_foreign_and_damaged_tables_are_refused(tmp_path):
     path = tmp_path / "cases.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"cases\.csv has the columns"):
-        read_rows(path, CaseRow)
-    write_rows(path, [], CaseRow)
+        read_cases(path)
+    with pytest.raises(ValueError, match=r"cases\.csv has the columns"):
+        read_rows(path, BandRow)
+    write_cases(path, [case_row(nll=0.1)])
     with path.open("a") as file:
-        file.write("d,zero,ts(z),a,1,1,1,1,1,1,1,0,0,0\n")
-    with pytest.raises(ValueError, match=r"line 2: .*zero"):
-        read_rows(path, CaseRow)
+        file.write("d,zero,ts(z),a,1,1,0,0,0\n")
+    with pytest.raises(ValueError, match=r"line 3: .*zero"):
+        read_cases(path)
 
 
 def test_json_holds_no_nan():
@@ -53,7 +84,7 @@ def test_json_holds_no_nan():
 def test_typed_access(results):
     assert len(results.pipelines) == 19
     assert results.repeats == (0, 1, 2)
-    assert len(results.cases) == 3 * 19 * 8
+    assert len(results.cases()) == 3 * 19 * 8
     assert [row.case for row in results.cases_of(1, "ts(z)")] == list(results.test_cases(1))
     assert [len(part) for part in results.scores("ts(z)", "nll")] == [8, 8, 8]
     assert results.calibrator(0, "cms_op(p)").name == "cms_op"
@@ -67,7 +98,7 @@ def test_tables_agree_with_each_other(results):
     rows = results.cases_of(2, "cdc(z)")
     bins, bands = results.bin_table(2, "cdc(z)"), results.band_table(2, "cdc(z)")
     assert bins.voxels.sum() == sum(row.voxels for row in rows)
-    torch.testing.assert_close(bands.error(), torch.tensor([row.ba_ece for row in rows]).double())
+    torch.testing.assert_close(bands.error(), torch.tensor([row.score("ba_ece") for row in rows], dtype=torch.float64))
     assert results.bin_table(2, "cdc(z)", 15).voxels.shape == (15,)
 
 
@@ -102,7 +133,7 @@ def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(layout.ResultsError, match="has not finished"):
         _ = Results(tmp_path).summary
     (tmp_path / layout.SETTINGS).write_text("{")
-    with pytest.raises(layout.ResultsError, match="is not JSON"):
+    with pytest.raises(FileError, match="is not JSON"):
         Results(tmp_path)
 
 
@@ -112,7 +143,7 @@ def test_done_means_done_with_the_same_settings(results, tmp_path):
     assert not fit_done(folder, "other")
     assert evaluation_done(folder, "synthetic")
     assert not evaluation_done(folder, "other")
-    write_failure(tmp_path, 0, "ts(z)", "synthetic", "broken")
+    write_failed_fit(tmp_path, 0, "ts(z)", "synthetic", "broken")
     assert not fit_done(tmp_path, "synthetic")
 
 
@@ -120,6 +151,36 @@ def test_times_are_added_up_in_their_own_file(tmp_path):
     add_timing(tmp_path, fit=1.0)
     add_timing(tmp_path, evaluate=2.0)
     assert read_json(tmp_path / layout.TIMING) == {"fit": 1.0, "evaluate": 2.0}
+
+
+def test_frames_hold_what_the_summary_says(results):
+    table = results.table().set_index("pipeline")
+    assert list(table.index) == list(results.pipelines)
+    for key in SCORES:
+        expected = results.summary["pipelines"]["ms(z)"]["metrics"][key]["mean"]
+        assert table.loc["ms(z)", key] == pytest.approx(expected, nan_ok=True)
+    cases = results.cases()
+    own = cases[(cases.pipeline == "ms(z)") & (cases.repeat == 1)]
+    assert own.nll.tolist() == results.scores("ms(z)", "nll")[1].tolist()
+    assert len(results.comparisons()) == 28
+    trials = results.all_trials()
+    assert len(trials) == 3 * 19 * 4
+    assert {"repeat", "pipeline", "val_nll", "lam", "mu"} <= set(trials.columns)
+
+
+def test_results_of_the_first_release_have_their_pooled_errors(results, tmp_path):
+    shutil.copytree(results.folder, tmp_path / "old")
+    for path in (tmp_path / "old").rglob(layout.POOLED):
+        path.unlink()
+    old = Results(tmp_path / "old")
+    assert old.pooled(0, "ms(z)", "ace") == pytest.approx(results.pooled(0, "ms(z)", "ace"), rel=1e-12)
+    assert old.pooled(0, "ms(z)", "mce") == pytest.approx(results.pooled(0, "ms(z)", "mce"), rel=1e-12)
+    assert math.isnan(old.pooled(0, "ms(z)", "miou"))
+    assert [score.key for score in old.pooled_scores] == ["ace", "mce"]
+
+
+def test_the_folder_above_will_do(results):
+    assert Results(results.folder.parent).folder == results.folder
 
 
 def test_the_summary_states_the_means(results):

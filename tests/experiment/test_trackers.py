@@ -1,4 +1,4 @@
-"""What trackers wrote is read back from their files."""
+"""What trackers wrote is read back from their files; numbers arrive while jobs run."""
 
 import csv
 import json
@@ -8,8 +8,10 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_calib.experiment.trackers import track
-from lightning_calib.experiment.tracking import main_table, pipeline_run, reliability_table, summary_run, tracked_runs
+from lightning_calib.experiment.journal import Follower, Journal
+from lightning_calib.experiment.tracking import JOURNALS, final_figures, tracking
+from tests.experiment.settings import small_experiment
+from tests.experiment.synthetic import write_outputs
 from tests.references.wandb_file import wandb_records
 
 EXPERIMENT = "shapes study"
@@ -22,32 +24,17 @@ def figure(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def runs(results, figure):
-    """One pipeline's run and the summary."""
-    return [pipeline_run(results, 1, "cms_op(p)"), summary_run(results, {"reliability": figure})]
-
-
-def test_every_repeat_and_pipeline_is_a_run(results):
-    runs = list(tracked_runs(results))
-    assert len(runs) == 3 * 19 + 1
-    assert len({run.name for run in runs}) == len(runs)
-    assert runs[-1].kind == "summary"
-
-
-def test_a_run_carries_the_figures_of_its_repeat(results, runs):
-    rows = results.cases_of(1, "cms_op(p)")
-    assert runs[0].metrics["test/nll"] == pytest.approx(np.mean([row.nll for row in rows]))
-    assert runs[0].metrics["test/ace"] == results.average_calibration_error(1, "cms_op(p)")
-    assert runs[0].curves["fit/val_nll"][0][0] == 0
-    table = reliability_table(results, 1, "cms_op(p)")
-    assert sum(row[1] for row in table.rows) == sum(row.voxels for row in rows)
-
-
-def test_a_failed_pipeline_is_a_run_without_figures(broken_results):
-    run = pipeline_run(broken_results, 1, "dc(z)")
-    assert run.config["status"] == "failed"
-    assert run.metrics == {}
+def track(name, results, figure, folder):
+    """A run with one journal, as an experiment leads it."""
+    root = folder / "calibration"
+    with tracking(name, EXPERIMENT, root, {"repeats": 3, "dataset": {"name": "shapes"}}) as tracked:
+        journal = Journal(root / JOURNALS / "a.jsonl", "cms_op-p/1")
+        with tracked.following():
+            for step in range(4):
+                journal.log_metrics({"fit/objective": 1 / (step + 1), "epoch": step}, step)
+        tracked.finish(results, {"reliability": figure})
+    assert not (root / JOURNALS).exists()
+    return folder / "tracking" / name
 
 
 def csv_rows(path):
@@ -55,81 +42,121 @@ def csv_rows(path):
         return list(csv.DictReader(file))
 
 
-def test_csv(runs, results, tmp_path):
-    assert track(runs, "csv", EXPERIMENT, tmp_path) == 2
-    folder = tmp_path / "csv" / "shapes_study"
-    metrics = csv_rows(folder / "cms_op-p_repeat_1" / "metrics.csv")
-    assert float(metrics[-1]["test/nll"]) == pytest.approx(runs[0].metrics["test/nll"])
-    assert "fit/val_nll" in metrics[0]
-    main = csv_rows(folder / "summary" / "main.csv")
-    assert [row["pipeline"] for row in main] == list(results.pipelines)
-    assert float(main[0]["nll"]) == results.summary["pipelines"]["identity(p0)"]["metrics"]["nll"]["mean"]
+def test_csv(results, figure, tmp_path):
+    folder = track("csv", results, figure, tmp_path)
+    rows = csv_rows(folder / "metrics.csv")
+    curve = [float(row["value"]) for row in rows if row["key"] == "fit/cms_op-p/1/objective"]
+    assert curve == [1, 1 / 2, 1 / 3, 1 / 4]
+    values = {row["key"]: float(row["value"]) for row in rows}
+    assert values["cms_op-p/nll"] == results.summary["pipelines"]["cms_op(p)"]["metrics"]["nll"]["mean"]
+    assert "uncalibrated/ece" in values
+    assert "recommended/ece" in values
+    assert [row["pipeline"] for row in csv_rows(folder / "main.csv")] == list(results.pipelines)
+    assert len(csv_rows(folder / "comparisons.csv")) == 28
+    assert len(csv_rows(folder / "cases.csv")) == len(results.cases())
+    assert json.loads((folder / "config.json").read_text())["dataset.name"] == "shapes"
 
 
-def test_wandb_offline(runs, results, tmp_path, monkeypatch):
+def test_wandb_offline(results, figure, tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    track(runs, "wandb", EXPERIMENT, tmp_path)
-    paths = sorted((tmp_path / "wandb" / "wandb").glob("offline-run-*/*.wandb"))
-    found = {}
-    for path in paths:
-        records = wandb_records(path)
-        run = next(r.run for r in records if r.WhichOneof("record_type") == "run")
-        found[run.display_name] = (run, records, path.parent)
-    run, records, folder = found["cms_op(p) repeat 1"]
-    assert (run.run_group, run.job_type, run.project) == (EXPERIMENT, "pipeline", "lightning_calib")
+    folder = track("wandb", results, figure, tmp_path)
+    (path,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    records = wandb_records(path)
+    run = next(r.run for r in records if r.WhichOneof("record_type") == "run")
+    assert (run.display_name, run.job_type, run.project) == (EXPERIMENT, "calibration", "lightning_calib")
     config = {item.key: json.loads(item.value_json) for r in records for item in r.config.update}
-    config |= {item.key: json.loads(item.value_json) for item in run.config.update}
-    assert (config["pipeline"], config["repeat"]) == ("cms_op(p)", 1)
+    assert config["dataset"] == {"name": "shapes"}
     history = [
         {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in r.history.item} for r in records
     ]
-    assert [step["fit/val_nll"] for step in history if "fit/val_nll" in step] == [
-        value for _, value in runs[0].curves["fit/val_nll"]
-    ]
-    summary = {(i.key or i.nested_key[0]): json.loads(i.value_json) for r in records for i in r.summary.update}
-    assert summary["test/nll"] == pytest.approx(runs[0].metrics["test/nll"])
-    table = json.loads(next(folder.glob("files/media/table/reliability*.json")).read_text())
-    assert table["columns"] == ["bin", "voxels", "confidence", "accuracy"]
-    _, _, folder = found["summary"]
-    main = json.loads(next(folder.glob("files/media/table/main*.json")).read_text())
+    key = "fit/cms_op-p/1/objective"
+    assert [step[key] for step in history if key in step] == [1, 1 / 2, 1 / 3, 1 / 4]
+    final = next(step for step in history if "cms_op-p/nll" in step)
+    assert final["cms_op-p/nll"] == pytest.approx(final_figures(results)["cms_op-p/nll"])
+    files = path.parent / "files" / "media"
+    main = json.loads(next(files.glob("table/main*.json")).read_text())
     assert [row[0] for row in main["data"]] == list(results.pipelines)
-    assert len(list(folder.glob("files/media/table/comparisons*.json"))) == 1
-    assert len(list(folder.glob("files/media/images/**/*.png"))) == 1
+    assert len(list(files.glob("table/comparisons*.json"))) == 1
+    assert len(list(files.glob("images/**/*.png"))) == 1
 
 
-def test_tensorboard(runs, tmp_path):
-    track(runs, "tensorboard", EXPERIMENT, tmp_path)
-    folder = tmp_path / "tensorboard" / "shapes_study"
-    events = EventAccumulator(str(folder / "cms_op-p_repeat_1"))
+def test_the_same_folder_continues_the_same_wandb_run(results, figure, tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    for _ in range(2):
+        folder = track("wandb", results, figure, tmp_path)
+    runs = [
+        next(r.run for r in wandb_records(path) if r.WhichOneof("record_type") == "run")
+        for path in (folder / "wandb").glob("offline-run-*/*.wandb")
+    ]
+    assert len({run.run_id for run in runs}) == 1
+
+
+def test_tensorboard(results, figure, tmp_path):
+    folder = track("tensorboard", results, figure, tmp_path)
+    (version,) = (folder / EXPERIMENT).iterdir()
+    events = EventAccumulator(str(version))
     events.Reload()
-    assert events.Scalars("test/nll")[-1].value == pytest.approx(runs[0].metrics["test/nll"], rel=1e-6)
-    assert len(events.Scalars("fit/val_nll")) == 9
-    summary = EventAccumulator(str(folder / "summary"))
-    summary.Reload()
-    assert summary.Images("figures/reliability")[0].width == 12
-    text = summary.Tensors("main/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert [point.value for point in events.Scalars("fit/cms_op-p/1/objective")] == pytest.approx(
+        [1, 1 / 2, 1 / 3, 1 / 4]
+    )
+    assert events.Images("figures/reliability")[0].width == 12
+    text = events.Tensors("main/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| cms_op(p) |" in text
 
 
-def test_mlflow_file_store(runs, results, tmp_path, monkeypatch):
+def test_mlflow_file_store(results, figure, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
-    track(runs, "mlflow", EXPERIMENT, tmp_path)
-    client = MlflowClient(f"file:{tmp_path / 'mlflow'}")
+    folder = track("mlflow", results, figure, tmp_path)
+    client = MlflowClient(f"file:{folder}")
     experiment = client.get_experiment_by_name(EXPERIMENT)
-    found = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    assert set(found) == {"cms_op(p) repeat 1", "summary"}
-    run = found["cms_op(p) repeat 1"]
-    assert run.data.metrics["test/nll"] == pytest.approx(runs[0].metrics["test/nll"])
-    assert run.data.params["pipeline"] == "cms_op(p)"
-    artifacts = next((tmp_path / "mlflow").glob(f"*/{found['summary'].info.run_id}/artifacts"))
-    main = json.loads((artifacts / "main.json").read_text())
-    assert main["columns"] == main_table(results.summary).columns
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.metrics["cms_op-p/nll"] == pytest.approx(final_figures(results)["cms_op-p/nll"])
+    assert run.data.params["dataset.name"] == "shapes"
+    artifacts = next(folder.glob(f"*/{run.info.run_id}/artifacts"))
+    assert json.loads((artifacts / "main.json").read_text())["columns"] == list(results.table().columns)
     assert (artifacts / "figures" / "reliability.png").is_file()
 
 
-def test_none_writes_nothing(runs, tmp_path):
-    assert track(runs, "none", EXPERIMENT, tmp_path) == 0
+@pytest.mark.parametrize("name", [None, "none"])
+def test_none_writes_nothing(tmp_path, name):
+    with tracking(name, EXPERIMENT, tmp_path / "calibration", {}) as tracked:
+        assert tracked is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_follower_hands_on_whole_lines_once_and_sees_a_second_attempt(tmp_path):
+    seen = []
+    follower = Follower(tmp_path, lambda metrics, step: seen.append((metrics, step)))
+    journal = Journal(tmp_path / "a.jsonl")
+    journal.log_metrics({"x": 1.0}, 0)
+    with journal.path.open("a") as file:
+        file.write('{"step": 1, "metr')
+    follower.catch_up()
+    follower.catch_up()
+    assert seen == [({"x": 1.0}, 0)]
+    with journal.path.open("a") as file:
+        file.write('ics": {"x": 2.0}}\n')
+    follower.catch_up()
+    assert seen[1:] == [({"x": 2.0}, 1)]
+    keep = journal.path.open()  # its inode stays taken, as it may on a busy disk
+    Journal(tmp_path / "a.jsonl").log_metrics({"x": 3.0}, 0)
+    follower.catch_up()
+    keep.close()
+    assert seen[2:] == [({"x": 3.0}, 0)]
+
+
+def test_an_experiment_brings_its_numbers_to_the_tracker_when_they_arise(tmp_path):
+    store = write_outputs(tmp_path / "outputs", cases=9)
+    small_experiment(store.path, pipelines=["identity(p)", "ms(p)"], repeats=1, cal=3, val=3).run(
+        workers=1, logger="csv", display=False
+    )
+    keys = [row["key"] for row in csv_rows(tmp_path / "tracking" / "csv" / "metrics.csv")]
+    first = {key.split("/")[0] + "/" + key.split("/")[-1]: n for n, key in reversed(list(enumerate(keys)))}
+    assert "search/ms-p/0/val_nll" in keys
+    assert "fit/ms-p/0/objective" in keys
+    assert "test/ms-p/0/nll" in keys
+    assert "test/identity-p/0/ba_ece" in keys
+    assert first["search/val_nll"] < first["fit/objective"] < first["test/nll"] < keys.index("recommended/nll")
