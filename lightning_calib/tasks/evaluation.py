@@ -73,13 +73,17 @@ class EvaluationTask(LightningModule):
         """Add a case to all scores of all calibrators."""
         logits, target = batch["logits"], batch["target"]
         facts = {"case_ids": batch["case_id"], "reference": logits, "distance": batch.get("distance")}
-        for calibrator, scores in zip(self.calibrators, self.scores, strict=True):
-            cast(MetricCollection, scores).update(calibrator(logits), target, **facts)
+        for calibrator, scores in zip(self.calibrators, self.by_label().values(), strict=True):
+            scores.update(calibrator(logits), target, **facts)
+
+    def by_label(self) -> dict[str, MetricCollection]:
+        """The scores of each calibrator."""
+        return dict(zip(self.labels, cast(list[MetricCollection], list(self.scores)), strict=True))
 
     def on_test_epoch_end(self) -> None:
         """Bring the scores of all processes together, and log their figures."""
-        for label, scores in zip(self.labels, self.scores, strict=True):
-            self.evaluated[label] = gathered(cast(MetricCollection, scores), self.background)
+        for label, scores in self.by_label().items():
+            self.evaluated[label] = gathered(scores, self.background)
             for key, value in self.evaluated[label].figures().items():
                 self.log(f"test/{label}/{key}", value, batch_size=1, rank_zero_only=True)
 

@@ -108,9 +108,7 @@ def evaluate(store: OutputStore, case_ids, calibrators, pooling: str = "z") -> d
     with torch.inference_mode():
         for case_id in case_ids:
             task.test_step(batch_of(store, case_id, pooling), 0)
-    return {
-        label: gathered(scores, manifest.background) for label, scores in zip(calibrators, task.scores, strict=True)
-    }
+    return {label: gathered(scores, manifest.background) for label, scores in task.by_label().items()}
 
 
 def batch_of(store: OutputStore, case_id: str, pooling: str) -> dict:
