@@ -79,7 +79,8 @@ class Calibration:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<p><b>{self.calibrator.name}</b>: {self.certificate.reason}</p>{self.table().to_html(float_format='%.4f')}"
+        table = self.table().to_html(float_format="%.4f")
+        return f"<p><b>{self.calibrator.name}</b>: {self.certificate.reason}</p>{table}"
 
 
 def calibrate(
@@ -210,7 +211,7 @@ class Results(results.Results):
 
 
 class Experiment(plan.Experiment):
-    """Pipelines x repeats on one store, as :class:`~lightning_calib.experiment.plan.Experiment`; gives :class:`Results`."""
+    """Pipelines x repeats on one store: :class:`~lightning_calib.experiment.plan.Experiment` that gives :class:`Results`."""
 
     def run(self, **options: Any) -> Results:
         """Run it or go on with it.

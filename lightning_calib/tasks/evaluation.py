@@ -95,8 +95,9 @@ def gathered(scores: MetricCollection, background: int | None) -> Evaluated:
     everything = statistics.pooled()
     by_case: dict[str, list[float]] = {}
     pooled: dict[str, float] = {}
-    for key, metric in scores.items():
-        score = SCORES[key]
+    metrics = dict(scores.items())
+    for key in (key for key in SCORES if key in metrics):
+        score, metric = SCORES[key], metrics[key]
         if score.arithmetic is not None and score.pooled:
             pooled[key] = float(score.arithmetic(everything, background))
         elif score.arithmetic is not None:
