@@ -158,8 +158,8 @@ class LocalTemperatureScaling(Calibrator):
         return torch.unflatten(slices, 0, (logits.shape[0], -1)).movedim(1, 2 + self.through_plane)
 
     def options(self) -> dict[str, str | int | bool]:
-        """Which plane; the registry's name says whether inputs are canonical."""
-        return {"through_plane": self.through_plane}
+        """What the convolutions see, and which plane."""
+        return {"canonical": self.canonical, "through_plane": self.through_plane}
 
 
 class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
@@ -181,3 +181,7 @@ class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, through_plane: int = 0) -> None:
         super().__init__(num_classes, spatial_dims, canonical=True, through_plane=through_plane)
+
+    def options(self) -> dict[str, str | int | bool]:
+        """Which plane."""
+        return {"through_plane": self.through_plane}
