@@ -14,10 +14,10 @@ from lightning_calib.functional.cones import (
     assemble_weight,
     canonical_permutation,
     gaps,
-    inverse_permutation,
     scores_from_gaps,
 )
 from lightning_calib.functional.experts import apply_experts, winning_class
+from lightning_calib.functional.ordering import inverse_permutation
 
 Parametrization = Literal["clamp", "softplus"]
 
