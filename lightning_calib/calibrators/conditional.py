@@ -147,10 +147,6 @@ class ConeScaling(AffineCalibrator):
         """``A`` and the bias gaps, for each expert."""
         return self.num_classes**2 * (self.num_classes - 1)
 
-    def options(self) -> dict[str, str | int | bool]:
-        """The parametrization."""
-        return {"parametrization": self.parametrization}
-
 
 class ArgmaxPreservingScaling(ConeScaling):
     """CMS_ap: conditional matrix scaling that keeps the predicted class.
