@@ -1,12 +1,12 @@
 """Affine calibrators shared by all voxels: VS, MS, MS_c and DC."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator, FittedBy
+from lightning_calib.calibrators.base import Calibrator
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,20 @@ class AffineCalibrator(Calibrator):
 
     A subclass says what ``x`` is (:meth:`inputs`) and how its parameters make ``W`` and ``b``
     (:meth:`assemble`); both are what the solvers and the penalty work on.
+
+    Attributes:
+        coordinates: where the class of its convex coordinates is, ``module:class``, a subclass of
+            :class:`lightning_calib.solvers.coordinates.Coordinates`; ``newton`` then is its solver. Without them,
+            ``adam`` is.
     """
 
-    solver: ClassVar[FittedBy] = "newton"
+    coordinates: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that names coordinates and no solver is fitted by newton."""
+        super().__init_subclass__(**options)
+        if "coordinates" in vars(cls) and "solver" not in vars(cls):
+            cls.solver = "newton" if cls.coordinates else "adam"
 
     def inputs(self, logits: Tensor) -> AffineInput:
         """Features, expert and class order of logits ``(B, C, n)`` that went through :meth:`start`."""
@@ -84,6 +95,7 @@ class VectorScaling(AffineCalibrator):
 
     name: ClassVar[str] = "vs"
     description = "vector scaling: a scale and a bias for each class"
+    coordinates = "lightning_calib.solvers.coordinates:VectorCoordinates"
     translation_invariant = False
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
@@ -118,6 +130,7 @@ class MatrixScaling(AffineCalibrator):
 
     name: ClassVar[str] = "ms"
     description = "matrix scaling: an affine map of the scores"
+    coordinates = "lightning_calib.solvers.coordinates:Coordinates"
     translation_invariant = False
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
@@ -147,6 +160,7 @@ class ConstrainedMatrixScaling(AffineCalibrator):
 
     name: ClassVar[str] = "ms_c"
     description = "matrix scaling with equal row sums, which makes it translation invariant"
+    coordinates = "lightning_calib.solvers.coordinates:ConstrainedCoordinates"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)

@@ -1,6 +1,7 @@
 """What every calibrator shares: input checks, precision, chunks of voxels, preservation, the penalty."""
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -135,6 +136,10 @@ class Calibrator(nn.Module):
                 f"{len(bad) - 1} more such values; look for float16 overflow or log(0) where they were made"
             )
 
+    def temperature_map(self, logits: Tensor) -> Tensor | None:
+        """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)``, where each voxel has its own."""
+        return None
+
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Regulariser of the fit; nothing for calibrators without a matrix."""
         return torch.zeros((), dtype=torch.float32)
@@ -154,8 +159,8 @@ class Calibrator(nn.Module):
         return self.num_optimized
 
     def options(self) -> dict[str, str | int | bool]:
-        """Constructor arguments beyond the number of classes and axes; stored with the calibrator."""
-        return {}
+        """Constructor arguments beyond the first two, from attributes of the same names; stored in files."""
+        return {name: getattr(self, name) for name in list(signature(type(self)).parameters)[2:]}
 
     def extra_repr(self) -> str:
         """Facts for ``print``."""

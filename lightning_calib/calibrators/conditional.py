@@ -14,10 +14,10 @@ from lightning_calib.functional.cones import (
     assemble_weight,
     canonical_permutation,
     gaps,
-    inverse_permutation,
     scores_from_gaps,
 )
 from lightning_calib.functional.experts import apply_experts, winning_class
+from lightning_calib.functional.ordering import inverse_permutation
 
 Parametrization = Literal["clamp", "softplus"]
 
@@ -42,6 +42,7 @@ class ConditionalDirichletCalibration(AffineCalibrator):
 
     name: ClassVar[str] = "cdc"
     description = "conditional Dirichlet calibration: one affine map for each predicted class"
+    coordinates = "lightning_calib.solvers.coordinates:Coordinates"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -95,6 +96,7 @@ class ConeScaling(AffineCalibrator):
     """
 
     cone: ClassVar[Cone]
+    coordinates = "lightning_calib.solvers.coordinates:ConeCoordinates"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, parametrization: Parametrization = "clamp") -> None:
         super().__init__(num_classes, spatial_dims)
@@ -144,10 +146,6 @@ class ConeScaling(AffineCalibrator):
     def num_identifiable(self) -> int:
         """``A`` and the bias gaps, for each expert."""
         return self.num_classes**2 * (self.num_classes - 1)
-
-    def options(self) -> dict[str, str | int | bool]:
-        """The parametrization."""
-        return {"parametrization": self.parametrization}
 
 
 class ArgmaxPreservingScaling(ConeScaling):

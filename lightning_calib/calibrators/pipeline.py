@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.registry import CALIBRATORS, build, registered_name
+from lightning_calib.calibrators.registry import CALIBRATORS, build, named_in, registered_name
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 
@@ -36,8 +37,13 @@ class PipelineName:
             raise ValueError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``calibrator(pooling)``."""
+    def parse(cls, text: str, file: str | Path | None = None) -> Self:
+        """Read ``calibrator(pooling)``.
+
+        Args:
+            text: what a user wrote; a class of one's own by its dotted path, which is imported.
+            file: where the text comes from instead; nothing is imported then.
+        """
         match = re.fullmatch(r"\s*([\w.]+)\s*\(\s*(\w+)\s*\)\s*", text)
         if match is None:
             raise ValueError(
@@ -45,6 +51,8 @@ class PipelineName:
                 f"{', '.join(CALIBRATORS)} and a pooling of {', '.join(POOLINGS)}"
             )
         calibrator, pooling = match.groups()
+        if file is not None:
+            named_in(file, calibrator)
         return cls(calibrator, pooling)  # type: ignore[arg-type]  # __post_init__ checks it
 
     def __str__(self) -> str:

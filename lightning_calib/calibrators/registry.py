@@ -1,6 +1,7 @@
 """The calibrators by name: ours, those of other packages, those of a script, dotted paths."""
 
 import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
@@ -65,6 +66,16 @@ def registered_name(calibrator: type[Calibrator]) -> str:
         return calibrator.name
     path = f"{calibrator.__module__}.{calibrator.__qualname__}"
     return next((name for name, known in CALIBRATORS.registered.items() if known is calibrator), path)
+
+
+def named_in(file: str | Path, name: str) -> type[Calibrator]:
+    """The class of a name that a file holds: unlike ``CALIBRATORS[name]``, it never imports a dotted path."""
+    if name not in CALIBRATORS:
+        raise ValueError(
+            f"{file} names the calibrator {name!r}, which is not known here, and a file alone causes no import: "
+            f"install the package that offers it, or import its class and call register_calibrator on it first"
+        )
+    return CALIBRATORS[name]
 
 
 def build(name: str, num_classes: int, spatial_dims: int = 2, **options: str | int | bool) -> Calibrator:

@@ -52,6 +52,7 @@ class TemperatureScaling(AffineCalibrator):
 
     name: ClassVar[str] = "ts"
     description = "temperature scaling"
+    coordinates = "lightning_calib.solvers.coordinates:TemperatureCoordinates"
     preserves: Cone | None = "order"
     monotone = True
 

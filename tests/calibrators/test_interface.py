@@ -145,6 +145,35 @@ def test_files_give_back_the_same_calibrator(name, dtype, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lts", {"canonical": True}),
+        ("lts", {"canonical": True, "through_plane": 2}),
+        ("lts_ti", {"through_plane": 1}),
+        ("cms_ap", {"parametrization": "softplus"}),
+    ],
+)
+def test_files_keep_the_options(name, options, tmp_path):
+    calibrator = randomized(name, 3, 0, 0.2, spatial_dims=3, **options)
+    save_calibrator(tmp_path / "a.safetensors", calibrator)
+    loaded = load_calibrator(tmp_path / "a.safetensors")
+    logits = torch.randn(1, 3, 4, 5, 6, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(loaded(logits), calibrator(logits))
+    assert loaded.translation_invariant == calibrator.translation_invariant
+    assert loaded.options().items() >= options.items()
+
+
+def test_files_of_local_scaling_without_the_option_are_read(tmp_path):
+    """As earlier versions wrote them."""
+    header = {"format_version": 1, "num_classes": 3, "spatial_dims": 2, "options": {"through_plane": 0}}
+    for name in ("lts", "lts_ti"):
+        calibrator, path = randomized(name, 3, 0), tmp_path / f"{name}.safetensors"
+        save_file(calibrator.state_dict(), path, metadata={"lightning_calib": json.dumps(header | {"name": name})})
+        logits = hard_logits(0, "normal", 3)
+        assert torch.equal(load_calibrator(path)(logits), calibrator(logits))
+
+
 def test_broken_and_foreign_files_are_named(tmp_path):
     path = tmp_path / "ts.safetensors"
     with pytest.raises(FileNotFoundError, match=r"no calibrator file at .*ts\.safetensors"):

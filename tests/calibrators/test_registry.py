@@ -15,7 +15,10 @@ from lightning_calib.calibrators import (
     PipelineName,
     build,
     expand_pipelines,
+    load_calibrator,
+    read_header,
     register_calibrator,
+    save_calibrator,
 )
 from lightning_calib.calibrators.registry import registered_name
 from lightning_calib.kit.registry import restore, snapshot
@@ -112,6 +115,33 @@ def test_a_dotted_path_is_a_name(softer):
         pipeline(torch.tensor([[[4.0, 0.0, 0.0]]])), torch.tensor([[2.0, 0.0, 0.0]]).log_softmax(1)
     )
     assert [str(name) for name in expand_pipelines(f"ts(z), {softer}(z)")] == ["ts(z)", f"{softer}(z)"]
+
+
+def test_a_file_causes_no_import(softer, tmp_path):
+    path, module = tmp_path / "a.safetensors", softer.rpartition(".")[0]
+    save_calibrator(path, build(softer, 3), fitted={"pipeline": f"{softer}(z)"})
+    assert type(load_calibrator(path)).name == softer == read_header(path)["name"]
+    CALIBRATORS.registered.clear()
+    del sys.modules[module]
+    with pytest.raises(ValueError, match=rf"a\.safetensors names the calibrator '{softer}', .* register_calibrator"):
+        load_calibrator(path)
+    with pytest.raises(ValueError, match=r"a\.safetensors names the calibrator"):
+        PipelineName.parse(f"{softer}(z)", file=path)
+    assert module not in sys.modules
+    assert PipelineName.parse(f"{softer}(z)").cls.name == softer  # the user names it
+    assert PipelineName.parse(f"{softer}(z)", file=path).pooling == "z"
+    assert type(load_calibrator(path)).name == softer
+
+
+def test_a_file_says_which_class_it_needs(tmp_path):
+    """A class that nobody registered is stored by its path, also where it took a name of ours."""
+    path = tmp_path / "a.safetensors"
+    save_calibrator(path, BiasOnly(3))
+    assert read_header(path)["name"] == f"{__name__}.BiasOnly"
+    register_calibrator(BiasOnly)
+    save_calibrator(path, BiasOnly(3))
+    assert type(load_calibrator(path)) is BiasOnly
+    assert registered_name(type("Other", (BiasOnly,), {"name": "ts"})) == f"{__name__}.Other"
 
 
 def test_other_processes_get_what_was_registered():
