@@ -211,7 +211,7 @@ class Results(results.Results):
 
 
 class Experiment(plan.Experiment):
-    """Pipelines x repeats on one store: :class:`~lightning_calib.experiment.plan.Experiment` that gives :class:`Results`."""
+    """Pipelines x repeats on one store: :class:`~lightning_calib.experiment.plan.Experiment`, for notebooks."""
 
     def run(self, **options: Any) -> Results:
         """Run it or go on with it.

@@ -2,19 +2,18 @@
 
 import json as json_format
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from pytorch_lightning import Trainer
 
-from lightning_calib.calibrators import Calibrator, Identity, PipelineName, load_calibrator, read_header
+from lightning_calib.calibrators import Identity, PipelineName, load_calibrator, read_header
 from lightning_calib.cli.fitted import TRAINER, find_split
 from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import plain, write_json
-from lightning_calib.metrics import StatisticsMetric
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
-from lightning_calib.tasks.calibration import CalibrationTask
+from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
 
 Scores = dict[str, float]
 
@@ -55,28 +54,27 @@ def evaluate(
     stored = StoredOutputsDataModule(
         store, pooling or fitted_pooling(calibrator), cal=case_ids, val=0, test=0, outside=outside, cache=cache
     )
-    found = [score(each, stored, trainer) for each in (module, Identity(module.num_classes))]
-    (calibrated, ious), (uncalibrated, plain_ious) = found
+    task = EvaluationTask(
+        {"calibrated": module, "uncalibrated": Identity(module.num_classes)}, stored.ignore_index, stored.background
+    )
+    trainer.test(task, stored.case_dataloader("cal", distances=True), verbose=False)
+    found = {label: each.figures() for label, each in task.evaluated.items()}
+    ious = {label: class_ious(each, store) for label, each in task.evaluated.items()}
     facts = {"calibrator": str(calibrator), "outputs": str(outputs), "part": part, "cases": len(case_ids)}
-    facts |= {"scores": calibrated, "uncalibrated": uncalibrated}
-    facts |= {"class_iou": ious, "uncalibrated_class_iou": plain_ious}
+    facts |= {"scores": found["calibrated"], "uncalibrated": found["uncalibrated"]}
+    facts |= {"class_iou": ious["calibrated"], "uncalibrated_class_iou": ious["uncalibrated"]}
     if trainer.is_global_zero:
         path = destination or calibrator.parent / f"scores-{part}.json"
         write_json(path, facts)
-        tables = [table("score", calibrated, uncalibrated), table("IoU of class", ious, plain_ious)]
+        tables = [table("score", **found), table("IoU of class", **ious)]
         print(json_format.dumps(plain(facts)) if json else "\n\n".join([*tables, str(path)]))
     return 0
 
 
-def score(calibrator: Calibrator, data: StoredOutputsDataModule, trainer: Trainer) -> tuple[Scores, Scores]:
-    """Scores, and IoU by class name, over the cases of ``cal``, which here are the ones to judge on."""
-    task = CalibrationTask(calibrator, data.num_classes, data.spatial_dims, data.ignore_index, data.background)
-    (found,) = trainer.test(task, data.case_dataloader("cal", distances=True), verbose=False)
-    statistics = cast(StatisticsMetric, task.scores["miou"]).statistics()[1].pooled()
-    ious = class_iou(class_counts(statistics.confusion)[0]).tolist()
-    names = data.store.manifest.class_names
-    scores = {name.removeprefix("test/"): found[name] for name in sorted(found)}
-    return scores, dict(zip(names, ious, strict=True))
+def class_ious(evaluated: Evaluated, store: OutputStore) -> Scores:
+    """IoU of every class over all voxels together; NaN for one that occurs nowhere."""
+    counts = class_counts(evaluated.statistics.pooled().confusion)
+    return dict(zip(store.manifest.class_names, class_iou(counts)[0].tolist(), strict=True))
 
 
 def fitted_pooling(calibrator: Path) -> Pooling:
