@@ -7,7 +7,6 @@ from lightning_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
     VectorScaling,
-    dirichlet_penalty,
 )
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.conditional import (
@@ -22,12 +21,12 @@ from lightning_calib.calibrators.pipeline import (
     PAPER_PIPELINES,
     Pipeline,
     PipelineName,
-    all_pipelines,
     expand_pipelines,
 )
 from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
 from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
 from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
+from lightning_calib.functional.penalty import dirichlet_penalty
 
 __all__ = [
     "CALIBRATORS",
@@ -51,7 +50,6 @@ __all__ = [
     "PipelineName",
     "TemperatureScaling",
     "VectorScaling",
-    "all_pipelines",
     "build",
     "dirichlet_penalty",
     "expand_pipelines",

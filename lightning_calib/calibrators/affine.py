@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.functional.penalty import dirichlet_penalty
 
 
 @dataclass(frozen=True)
@@ -25,27 +26,6 @@ class AffineInput:
     permutation: Tensor | None = None
 
 
-def dirichlet_penalty(weight: Tensor, bias: Tensor, lam: float, mu: float) -> Tensor:
-    r"""Regulariser on off-diagonal weights and biases (Kull et al. 2019), summed over experts.
-
-    .. math:: R(W, b) = \frac{\lambda}{C(C-1)} \sum_{i \ne j} W_{ij}^2 + \frac{\mu}{C} \sum_j b_j^2
-
-    Args:
-        weight: ``W (E, C, C)``, the full matrices: a gauge-fixed one would punish the identity.
-        bias: ``b (E, C)``.
-        lam: strength on the off-diagonal weights.
-        mu: strength on the biases.
-
-    Example:
-        >>> float(dirichlet_penalty(torch.eye(3)[None], torch.ones(1, 3), lam=1.0, mu=2.0))
-        2.0
-    """
-    num_classes = bias.shape[-1]
-    diagonal = torch.eye(num_classes, dtype=torch.bool, device=weight.device)
-    off_diagonal = weight.masked_fill(diagonal, 0).square().sum()
-    return lam / (num_classes * (num_classes - 1)) * off_diagonal + mu / num_classes * bias.square().sum()
-
-
 class AffineCalibrator(Calibrator):
     """Calibrator of the form ``S(W x + b)``, with one ``W, b`` or one for each expert.
 
@@ -53,9 +33,8 @@ class AffineCalibrator(Calibrator):
     (:meth:`assemble`); both are what the solvers and the penalty work on.
 
     Attributes:
-        coordinates: where the class of its convex coordinates is, ``module:class``, a subclass of
-            :class:`lightning_calib.solvers.coordinates.Coordinates`; ``newton`` then is its solver. Without them,
-            ``adam`` is.
+        coordinates: ``module:class`` of its convex coordinates, a subclass of ``solvers.coordinates.Coordinates``,
+            with which ``newton`` fits it; without them ``adam`` does.
     """
 
     coordinates: ClassVar[str | None] = None

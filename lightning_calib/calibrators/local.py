@@ -120,12 +120,7 @@ class LocalTemperatureScaling(Calibrator):
 
 
 class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
-    """Local temperature scaling on log-probabilities, translation invariant: the registry's ``lts_ti``.
-
-    Args:
-        num_classes: ``C``.
-        spatial_dims: 2 or 3.
-        through_plane: spatial axis of a volume that the convolutions leave alone.
+    """Local temperature scaling on log-probabilities, translation invariant: ``canonical`` is always on.
 
     Example:
         >>> CanonicalLocalTemperatureScaling(2).num_optimized

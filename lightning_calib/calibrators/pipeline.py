@@ -38,12 +38,7 @@ class PipelineName:
 
     @classmethod
     def parse(cls, text: str, file: str | Path | None = None) -> Self:
-        """Read ``calibrator(pooling)``.
-
-        Args:
-            text: what a user wrote; a class of one's own by its dotted path, which is imported.
-            file: where the text comes from instead; nothing is imported then.
-        """
+        """Read ``calibrator(pooling)``; a dotted path is imported unless the text comes from a ``file``."""
         match = re.fullmatch(r"\s*([\w.]+)\s*\(\s*(\w+)\s*\)\s*", text)
         if match is None:
             raise ValueError(
@@ -142,13 +137,10 @@ PAPER_BLOCKS: dict[str, tuple[str, ...]] = {
 PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values() for name in block)
 
 
-def all_pipelines() -> tuple[str, ...]:
-    """Every known calibrator on ``p`` and on ``z``, registered ones and those of installed packages included."""
-    return ("identity(p0)", *(f"{name}({pooling})" for name in CALIBRATORS for pooling in ("p", "z")))
-
-
 def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
     """Pipelines of a list, or of a text with commas, that may hold ``paper`` and ``all``; each once, in order.
+
+    ``all`` is every known calibrator on ``p`` and on ``z``, those of other packages included.
 
     Example:
         >>> [str(name) for name in expand_pipelines("ts(z), ms(z), ts(z)")]
@@ -157,6 +149,8 @@ def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
         19
     """
     listed = [text.strip() for text in (names.split(",") if isinstance(names, str) else names)]
-    groups = {"paper": lambda: PAPER_PIPELINES, "all": all_pipelines}
-    expanded = [name for text in listed if text for name in (groups[text]() if text in groups else (text,))]
+    groups = {"paper": PAPER_PIPELINES}
+    if "all" in listed:  # looks into installed packages
+        groups["all"] = ("identity(p0)", *(f"{name}({pooling})" for name in CALIBRATORS for pooling in ("p", "z")))
+    expanded = [name for text in listed if text for name in groups.get(text, (text,))]
     return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))

@@ -27,11 +27,9 @@ _OURS = {
 
 def _check(name: str, thing: Any) -> None:  # noqa: ANN401
     if not (isinstance(thing, type) and issubclass(thing, Calibrator)):
-        raise TypeError(f"the calibrator {name} must be a subclass of Calibrator, got {thing!r}")
+        raise ValueError(f"the calibrator {name} must be a subclass of Calibrator, got {thing!r}")
     if not re.fullmatch(r"\w+(\.\w+)*", name):
-        raise ValueError(
-            f"{name!r} cannot be part of a pipeline's name; give {thing.__name__} a name such as my_scaling"
-        )
+        raise ValueError(f"{name!r} cannot stand in a pipeline; give {thing.__name__} a name such as my_scaling")
 
 
 CALIBRATORS: Registry[type[Calibrator]] = Registry(
@@ -43,14 +41,7 @@ CALIBRATORS: Registry[type[Calibrator]] = Registry(
 
 
 def register_calibrator(calibrator: Kind) -> Kind:
-    """Make a class of one's own known by its ``name``, for pipelines and files; usable as a decorator.
-
-    Args:
-        calibrator: a subclass of :class:`Calibrator`.
-
-    Returns:
-        The class.
-    """
+    """Make a class of one's own known by its ``name``, for pipelines and files; usable as a decorator."""
     CALIBRATORS.register(getattr(calibrator, "name", repr(calibrator)), calibrator)
     return calibrator
 
