@@ -1,5 +1,6 @@
 """One pass over an image's log-probabilities that yields the sums behind every score."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -226,7 +227,7 @@ def chunk_sums(
 
 def _class_tables(voxels: Voxels, num_bins: int) -> BinTable:
     """Tables of every class's probability ``(C, K)``: an event comes true where the label is the class."""
-    probs = only(voxels.probs, voxels.keep).to(voxels.confidence.device).clamp(max=1)
+    probs = only(voxels.probs, voxels.keep).to(voxels.confidence.device).clamp(max=1).contiguous()
     shape, size = (len(probs), num_bins), len(probs) * num_bins
     own = probs.gather(0, voxels.target[None])[0]
     correct = tally(bin_index(own, num_bins) + voxels.target * num_bins, size)
@@ -247,19 +248,20 @@ def _sparse_tables(probs: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
     """The same to the last bit, at a fraction of the time: nearly all probabilities are in the lowest bin.
 
     Those above it are few and go to their bins one by one. The others are summed in order, which is what
-    filling their bin does; zeros in the place of the few change nothing.
+    filling their bin does; zeros in the place of the few, written into ``probs``, change nothing.
     """
     (num_classes, voxels), size = probs.shape, len(probs) * num_bins
-    high = torch.from_numpy(np.flatnonzero((probs >= _at_least(1 / num_bins, probs)).numpy()))
-    flat = probs.flatten()
+    edge = _at_least(1 / num_bins, probs) if num_bins > 1 else math.inf
+    high = torch.from_numpy(np.flatnonzero((probs >= edge).numpy()))
+    flat = probs.view(-1)
     top = flat[high]
     index = bin_index(top, num_bins) + high.div(max(1, voxels), rounding_mode="floor") * num_bins
     count, sums = tally(index, size), tally(index, size, top.double())
-    lowest = count.view(num_classes, num_bins)[:, 0]
-    lowest += voxels - count.view(num_classes, num_bins).sum(dim=1)
+    lowest = slice(None, None, num_bins)
+    count[lowest] += voxels - count.view(num_classes, num_bins).sum(dim=1)
+    flat.index_fill_(0, high, 0)
     if voxels:
-        low = flat.index_fill(0, high, 0).view(num_classes, voxels).double()
-        sums.view(num_classes, num_bins)[:, 0] += low.cumsum(dim=1)[:, -1]
+        sums[lowest] += torch.stack([row.double().cumsum(dim=0)[-1] for row in probs])
     return count, sums
 
 

@@ -40,7 +40,9 @@ class Voxels:
 
 def only(values: Tensor, keep: Tensor | None) -> Tensor:
     """The kept entries (a mask or places) along the last axis; all of them where ``keep`` is None."""
-    return values if keep is None else values[..., keep]
+    if keep is None:
+        return values
+    return values[..., keep] if keep.dtype == torch.bool else values.index_select(-1, keep)
 
 
 def as_images(log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
