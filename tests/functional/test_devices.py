@@ -6,7 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lightning_calib.functional.binning import scattered_tally, tally
 from lightning_calib.functional.boundary import BANDS
-from lightning_calib.functional.statistics import _dense_tables, _sparse_tables, chunk_sums
+from lightning_calib.functional.classwise import dense_tables, sparse_tables
+from lightning_calib.functional.statistics import chunk_sums
 from lightning_calib.functional.voxels import _places, chunk_facts
 
 WHOLE = slice(0, 64)
@@ -39,7 +40,7 @@ def test_class_wise_tables_agree_to_the_last_bit(dtype, num_bins, voxels):
     edges = torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
     near = torch.cat([edges, edges.float().double(), edges.float().nextafter(torch.zeros(1)).double()]).to(dtype)
     probs = torch.cat([(6 * torch.randn(4, voxels, dtype=dtype)).softmax(0), near.expand(4, -1)[:, :voxels]], dim=1)
-    count, sums = _dense_tables(probs, num_bins)
-    few, same = _sparse_tables(probs.clone(), num_bins)
+    count, sums = dense_tables(probs, num_bins)
+    few, same = sparse_tables(probs.clone(), num_bins)
     assert torch.equal(few, count)
     assert torch.equal(same, sums)
