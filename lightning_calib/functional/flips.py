@@ -29,7 +29,7 @@ class FlipTable(NamedTuple):
         flipped = prediction != reference
         before, now = reference == target, prediction == target
         counts = [flipped & before, flipped & now, flipped & ~before & ~now]
-        voxels = torch.tensor(prediction.numel(), device=prediction.device)
+        voxels = torch.full((), prediction.numel(), device=prediction.device)
         return cls(voxels, *(kind.sum() for kind in counts))
 
     def flips(self) -> Tensor:
