@@ -1,7 +1,7 @@
 """What all image DataModules share: facts, parts, loaders and the summary."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_calib.datasets.cases import Case, DataError, Splits
 from lightning_calib.datasets.checks import Facts, scan
+from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
 from lightning_calib.datasets.splits import assert_disjoint, check_fraction
 
@@ -119,6 +120,19 @@ class SegmentationDataModule(LightningDataModule):
 
     def dataset(self, cases: Sequence[Case], stage: Stage) -> Dataset[Sample]:
         """Samples of some cases as a stage needs them."""
+        raise NotImplementedError
+
+    def reader(self) -> Callable[..., Any]:
+        """What reads a case."""
+        raise NotImplementedError
+
+    def file_reader(self) -> Callable[..., Any]:
+        """What reads the files of a new image: the reader of cases, except where these are generated."""
+        return self.reader()
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What turns a new image into the networks' input, and their scores back; outputs are stored with it."""
         raise NotImplementedError
 
     def recipe(self) -> str:

@@ -11,7 +11,7 @@ from lightning_calib.datasets.cases import Case, DataError, Splits, pick
 from lightning_calib.datasets.checks import Facts, scan
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
 from lightning_calib.datasets.pairing import pair_folders
-from lightning_calib.datasets.readers import PICTURES, read_mask, read_rgb
+from lightning_calib.datasets.readers import PICTURES, read_image, read_labels
 from lightning_calib.datasets.splits import by_group, check_fraction
 
 PARTS = ("train", "valid", "test")
@@ -35,8 +35,8 @@ class ReadRoads:
 
     def __call__(self, case: Case) -> tuple[Array, Array]:
         """8-bit image ``(H, W, 3)`` and class numbers ``(H, W)``: 0 background, 1 road."""
-        assert case.mask is not None
-        image, mask = read_rgb(case.images[0]), read_mask(case.mask)
+        image = read_image(case.images[0])
+        mask = read_labels(case, image.shape[:2])
         strange = np.setdiff1d(mask, (0, 1, 255))
         if strange.size:
             raise ValueError(f"{case.mask}: values {strange[:5].tolist()}; a road mask holds 0 and 255 (or 1)")

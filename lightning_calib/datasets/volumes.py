@@ -13,6 +13,7 @@ from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_leas
 from lightning_calib.datasets.cases import Case, Splits
 from lightning_calib.datasets.checks import Facts, label_facts
 from lightning_calib.datasets.grids import Grid, nonzero_box
+from lightning_calib.datasets.preprocessing import Preprocessing, record
 from lightning_calib.datasets.sampling import SampleKey, generator
 from lightning_calib.datasets.splits import check_fraction
 from lightning_calib.datasets.volume_reader import Volume, VolumeReader, spacing_of
@@ -119,6 +120,11 @@ class VolumeDataModule(SegmentationDataModule):
     def reader(self) -> ReadVolume:
         """What reads a case."""
         raise NotImplementedError
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What happens to a new volume."""
+        return Preprocessing("volume", self.in_channels, record(self.file_reader()))
 
     def dataset(self, cases: Sequence[Case], stage: Stage) -> VolumeDataset:
         """Samples of some cases as a stage needs them."""
