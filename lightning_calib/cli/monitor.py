@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import REFERENCE
-from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, Verdict
+from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, DriftReport
 from lightning_calib.deployment.monitor import monitor as compare
 from lightning_calib.deployment.statistics import case_statistics, load_statistics
 from lightning_calib.outputs.store import OutputStore
@@ -40,7 +40,7 @@ def monitor(
     return 1 if verdict.drift else 0
 
 
-def table(verdict: Verdict) -> str:
+def table(verdict: DriftReport) -> str:
     """The findings for a terminal."""
     lines = [f"{'quantity':<14}{'check':<18}{'value':>10}{'threshold':>12}{'p':>9}"]
     for check in verdict.checks:
