@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_calib.datasets.cases import Case, DataError, Splits
-from lightning_calib.datasets.checks import Facts, scan
+from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
 from lightning_calib.datasets.splits import assert_disjoint, check_fraction
@@ -96,7 +96,7 @@ class SegmentationDataModule(LightningDataModule):
         self.val_fraction = check_fraction(val_fraction, "val_fraction")
         self.samples_per_epoch, self.check = samples_per_epoch, check
         self.splits = Splits([], [], [])
-        self.facts: dict[str, Facts] = {}
+        self.facts: dict[str, CaseFacts] = {}
 
     @property
     def num_classes(self) -> int:
@@ -114,7 +114,7 @@ class SegmentationDataModule(LightningDataModule):
         root = getattr(self, "root", None)
         return self.name if root is None else f"{self.name} ({root})"
 
-    def inspect(self, case: Case) -> Facts:
+    def inspect(self, case: Case) -> CaseFacts:
         """Facts on one case; raises if something is wrong with it."""
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.datasets.cases import Case, DataError
-from lightning_calib.datasets.checks import Facts
+from lightning_calib.datasets.checks import CaseFacts
 from lightning_calib.datasets.dividing import divide
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
@@ -83,7 +83,7 @@ class Folder(ImageDataModule):
         """Also depends on how masks are read, and on what the first image was."""
         return super().recipe() + repr((self.mask_values, self.in_channels, self.normalization))
 
-    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Also refuses images of another kind than the first."""
         facts = super().describe(case, image, target)
         if self.normalization == "imagenet" and image.dtype != np.uint8:

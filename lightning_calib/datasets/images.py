@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.checks import Facts, label_facts
+from lightning_calib.datasets.checks import CaseFacts, label_facts
 from lightning_calib.datasets.preprocessing import Preprocessing, record
 from lightning_calib.datasets.readers import read_image, read_labels
 from lightning_calib.datasets.sampling import SampleKey, generator
@@ -157,11 +157,11 @@ class ImageDataModule(SegmentationDataModule):
         seed = self.sample_seed if stage == "train" else 0
         return ImageDataset(cases, self.reader(), self.transform(stage), seed, self.raw_transform)
 
-    def inspect(self, case: Case) -> Facts:
+    def inspect(self, case: Case) -> CaseFacts:
         """Facts on one case, see :meth:`describe`."""
         return self.describe(case, *self.reader()(case))
 
-    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Size and class counts; raises if image and mask differ in size or a label is out of range."""
         if image.shape[:2] != target.shape:
             raise ValueError(f"the image is {image.shape[:2]}, the mask {target.shape}; both must be the same")

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_calib.datasets.base import at_least
 from lightning_calib.datasets.cases import Case, DataError, Splits, pick
-from lightning_calib.datasets.checks import Facts, scan
+from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import PICTURES, read_image, read_labels
@@ -155,7 +155,7 @@ class MassachusettsRoads(ImageDataModule):
         self.check = False  # every tile was read above, for its blank area
         self.adopt(Splits(pick(rest, train), pick(rest, val), pool, left_out))
 
-    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Also the share of blank pixels."""
         return super().describe(case, image, target) | {"blank": float(blank(image).mean())}
 

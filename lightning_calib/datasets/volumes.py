@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case, Splits
-from lightning_calib.datasets.checks import Facts, label_facts
+from lightning_calib.datasets.checks import CaseFacts, label_facts
 from lightning_calib.datasets.grids import Grid, nonzero_box
 from lightning_calib.datasets.preprocessing import Preprocessing, record
 from lightning_calib.datasets.sampling import SampleKey, generator
@@ -169,7 +169,7 @@ class VolumeFileModule(VolumeDataModule):
         self.volume_reader = replace(self.volume_reader, spacing=tuple(float(s) for s in median))
         return []
 
-    def inspect(self, case: Case) -> Facts:
+    def inspect(self, case: Case) -> CaseFacts:
         """Shape, spacing, content and class counts; raises where sizes differ or labels are out of range."""
         file, target = self.volume_reader.load(case)
         if len(file.array) != self.in_channels:

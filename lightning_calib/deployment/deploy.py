@@ -1,6 +1,5 @@
 """From a finished calibration run to the folder of a deployed pipeline."""
 
-import json
 import os
 import warnings
 from dataclasses import replace
@@ -19,7 +18,7 @@ from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REF
 from lightning_calib.deployment.refit import Cases, fitting_cases, refit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
 from lightning_calib.experiment.results import Results
-from lightning_calib.kit.files import plain, sha256, write_text
+from lightning_calib.kit.files import plain, sha256, write_json
 from lightning_calib.outputs.manifest import MANIFEST, Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
@@ -155,6 +154,6 @@ def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:
 def attach_audit(folder: Path, store: OutputStore, name: PipelineName) -> None:
     """Measure the promises of the calibrator in the folder on the store; nothing is deployed where one is broken."""
     certificate = certify(folder / CALIBRATOR, store, name.pooling, AUDIT_CASES)
-    write_text(folder / AUDIT, json.dumps(certificate, indent=1) + "\n")
+    write_json(folder / AUDIT, certificate)
     if not certificate["passed"]:
         raise DeploymentError(f"{name} breaks a promise: {'; '.join(certificate['broken'])}; see {folder / AUDIT}")

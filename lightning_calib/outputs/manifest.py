@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from torch import Tensor
+
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.files import write_text
@@ -129,6 +131,11 @@ class Manifest:
         """Share of voxels whose pooled argmax the stored precision changed, for each pooling."""
         voxels = max(sum(case.voxels for case in self.cases), 1)
         return {name: sum(case.changed_argmax.get(name, 0) for case in self.cases) / voxels for name in POOLINGS}
+
+    def foreign(self, labels: Tensor) -> Tensor:
+        """Which labels are neither a class nor ``ignore_index``."""
+        foreign = (labels < 0) | (labels >= self.num_classes)
+        return foreign if self.ignore_index is None else foreign & (labels != self.ignore_index)
 
     def header(self) -> Self:
         """The same manifest without its cases: what every case of one store has in common."""
