@@ -8,7 +8,7 @@ import torch
 from lightning_calib.deployment.apply import INDEX, Application
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.maps import Precision
-from lightning_calib.deployment.sources import described, image_sources, stored_sources
+from lightning_calib.deployment.sources import image_sources, stored_sources
 
 
 def apply(
@@ -19,6 +19,7 @@ def apply(
     precision: Precision = "16bit",
     probabilities: bool = True,
     device: str = "cpu",
+    trust: bool = False,
     json: bool = False,
 ) -> int:
     """Write calibrated probabilities, mask and confidence of each case; goes on where an earlier run stopped.
@@ -33,14 +34,15 @@ def apply(
         precision: of probabilities and confidence: float32; 16bit (error up to 2.5e-4, in NIfTI 7.7e-6); 8bit (2e-3).
         probabilities: write the probabilities of all classes, not only mask and confidence.
         device: where networks and calibrator run, such as cuda.
+        trust: import readers and networks of other packages that the deployed folder names.
         json: print what was written as JSON.
     """
     if (outputs is None) == (images is None):
         raise ValueError("give either --outputs or --images")
-    ensemble = CalibratedEnsemble.load(deployed, networks=images is not None).to(torch.device(device))
+    ensemble = CalibratedEnsemble.load(deployed, networks=images is not None, trust=trust).to(torch.device(device))
     sources = stored_sources(outputs, ensemble) if outputs is not None else []
     sources += image_sources(images, ensemble) if images is not None else []
-    sha256 = described(ensemble).calibrator_sha256
+    sha256 = ensemble.deployment.calibrator_sha256
     index = Application(destination, sha256, precision, probabilities, quiet=json)(sources)
     if json:
         print(json_format.dumps({"destination": str(destination)} | index))

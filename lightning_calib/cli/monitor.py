@@ -6,11 +6,11 @@ from pathlib import Path
 
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import REFERENCE
-from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, Verdict
+from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, DriftReport
 from lightning_calib.deployment.monitor import monitor as compare
-from lightning_calib.deployment.sources import described
 from lightning_calib.deployment.statistics import case_statistics, load_statistics
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
 
 
 def monitor(
@@ -32,13 +32,15 @@ def monitor(
     reference = load_statistics(deployed / REFERENCE)
     ensemble = CalibratedEnsemble.load(deployed, networks=False)
     store = OutputStore(outputs)
-    described(ensemble).refuse_others(store.manifest, outputs)
-    verdict = compare(reference, [case_statistics(case, ensemble) for case in store], alpha, resamples, seed)
+    ensemble.deployment.refuse_others(store.manifest, outputs)
+    cases = StoredCases(store, ensemble.pipeline.pooling, cache=False)
+    new = [case_statistics(cases, case_id, ensemble) for case_id in store.case_ids]
+    verdict = compare(reference, new, alpha, resamples, seed)
     print(json_format.dumps(asdict(verdict)) if json else table(verdict))
     return 1 if verdict.drift else 0
 
 
-def table(verdict: Verdict) -> str:
+def table(verdict: DriftReport) -> str:
     """The findings for a terminal."""
     lines = [f"{'quantity':<14}{'check':<18}{'value':>10}{'threshold':>12}{'p':>9}"]
     for check in verdict.checks:

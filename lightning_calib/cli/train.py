@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ from lightning_calib.cli.trainer import (
 from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.cases import DataError
 from lightning_calib.datasets.corruptions import Severity
-from lightning_calib.kit.files import write_text
+from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
+from lightning_calib.datasets.registry import DATASETS
+from lightning_calib.kit.files import plain, write_text
 from lightning_calib.outputs.doctor.images import remember_images
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.writer import OutputWriter
@@ -77,6 +80,7 @@ class TrainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Name the run, and hand the facts of the data to the model."""
+        DATASETS.values()  # imported: a config may name a data set by its class alone
         parser.add_argument("--name", type=str, required=True, help="Name of the run.")
         parser.add_argument("--runs_dir", type=str, default="runs", help="Folder of all runs.")
         parser.add_class_arguments(OutputOptions, "outputs")
@@ -170,6 +174,7 @@ class TrainCLI(LightningCLI):
         corruption_seed: int = 0,
     ) -> None:
         """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
+        preprocessing = self._preprocessing(model, datamodule)  # of clean images
         place = corrupted(datamodule, self.run.outputs, corruption, corruption_seed)
         options: OutputOptions = self._get(self.config_init, "outputs")
         members = self.run.members(options.members)
@@ -188,6 +193,7 @@ class TrainCLI(LightningCLI):
             keep=options.keep,
             dtype=options.dtype,
             groups=datamodule.groups,
+            preprocessing=preprocessing,
         )
         store = StoreOutputs(open_writer, datamodule.pool_ids)
         self.trainer.callbacks.append(store)  # type: ignore[attr-defined]
@@ -197,6 +203,15 @@ class TrainCLI(LightningCLI):
         if self.trainer.is_global_zero:
             place.describe(datamodule)
             remember_images(place.outputs, datamodule.splits)
+
+    @staticmethod
+    def _preprocessing(model: SegmentationTask, datamodule: SegmentationDataModule) -> Preprocessing | None:
+        """What turns a new image into the networks' input; None, with the reason, where it cannot be written down."""
+        try:
+            return replace(datamodule.preprocessing, inference=plain(asdict(model.inference)))
+        except (NotImplementedError, PreprocessingError) as problem:
+            rank_zero_warn(f"deployments of these outputs will take no images: {problem}")
+            return None
 
     def ensemble(
         self, model: SegmentationTask, datamodule: SegmentationDataModule, members: int, parallel: int | None

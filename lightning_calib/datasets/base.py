@@ -1,7 +1,7 @@
 """What all image DataModules share: facts, parts, loaders and the summary."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_calib.datasets.cases import Case, DataError, Splits
-from lightning_calib.datasets.checks import Facts, scan
+from lightning_calib.datasets.checks import CaseFacts, scan
+from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
 from lightning_calib.datasets.splits import assert_disjoint, check_fraction
 
@@ -95,7 +96,7 @@ class SegmentationDataModule(LightningDataModule):
         self.val_fraction = check_fraction(val_fraction, "val_fraction")
         self.samples_per_epoch, self.check = samples_per_epoch, check
         self.splits = Splits([], [], [])
-        self.facts: dict[str, Facts] = {}
+        self.facts: dict[str, CaseFacts] = {}
 
     @property
     def num_classes(self) -> int:
@@ -113,12 +114,25 @@ class SegmentationDataModule(LightningDataModule):
         root = getattr(self, "root", None)
         return self.name if root is None else f"{self.name} ({root})"
 
-    def inspect(self, case: Case) -> Facts:
+    def inspect(self, case: Case) -> CaseFacts:
         """Facts on one case; raises if something is wrong with it."""
         raise NotImplementedError
 
     def dataset(self, cases: Sequence[Case], stage: Stage) -> Dataset[Sample]:
         """Samples of some cases as a stage needs them."""
+        raise NotImplementedError
+
+    def reader(self) -> Callable[..., Any]:
+        """What reads a case."""
+        raise NotImplementedError
+
+    def file_reader(self) -> Callable[..., Any]:
+        """What reads the files of a new image: the reader of cases, except where these are generated."""
+        return self.reader()
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What turns a new image into the networks' input, and their scores back; outputs are stored with it."""
         raise NotImplementedError
 
     def recipe(self) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.datasets.cases import Case, Splits, pick
-from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
+from lightning_calib.datasets.images import ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
-from lightning_calib.datasets.readers import PICTURES, read_mask, read_rgb
+from lightning_calib.datasets.readers import PICTURES
 from lightning_calib.datasets.splits import hold_out_blocks, time_blocks
 
 CLASSES = [
@@ -16,12 +16,6 @@ CLASSES = [
     *("sign", "fence", "car", "pedestrian", "bicyclist"),
 ]
 VOID = 11
-
-
-def read_pair(case: Case) -> tuple[Array, Array]:
-    """Image and class numbers as they are in the files."""
-    assert case.mask is not None
-    return read_rgb(case.images[0]), read_mask(case.mask)
 
 
 def videos(cases: Sequence[Case]) -> dict[str, list[str]]:
@@ -86,4 +80,4 @@ class CamVid(ImageDataModule):
 
     def reader(self) -> ReadImage:
         """Reads files as they are."""
-        return read_pair
+        return ReadPicture()

@@ -5,10 +5,10 @@ every further ensemble member, reads only what is new or changed.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from lightning_calib.datasets.cases import Case
+from lightning_calib.kit.files import read_json, write_json
 
-Facts = dict[str, Any]
-Inspect = Callable[[Case], Facts]
+CaseFacts = dict[str, Any]
+Inspect = Callable[[Case], CaseFacts]
 
 QUICK = 200  # below so many cases no progress bar is shown
 
@@ -30,7 +31,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LIGHTNING_CALIB_CACHE") or Path(base) / "lightning_calib")
 
 
-def label_facts(target: NDArray[Any], num_classes: int, ignore_index: int | None) -> Facts:
+def label_facts(target: NDArray[Any], num_classes: int, ignore_index: int | None) -> CaseFacts:
     """Voxels of each class.
 
     Raises:
@@ -55,29 +56,7 @@ def _fingerprint(case: Case) -> str:
     return hashlib.sha256(repr((stats, case.window)).encode()).hexdigest()
 
 
-def _cache_file(recipe: str) -> Path:
-    return cache_folder() / "checks" / f"{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.json"
-
-
-def _load(recipe: str) -> dict[str, Facts]:
-    try:
-        return dict(json.loads(_cache_file(recipe).read_text(encoding="utf-8")))
-    except (OSError, ValueError):  # absent, or another process's disk trouble: the cases are read again
-        return {}
-
-
-def _save(recipe: str, facts: dict[str, Facts]) -> None:
-    path = _cache_file(recipe)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(facts), encoding="utf-8")
-        aside.replace(path)
-    except OSError:  # a read-only home costs time at the next start, nothing else
-        return
-
-
-def _try(inspect: Inspect, case: Case) -> Facts:
+def _try(inspect: Inspect, case: Case) -> CaseFacts:
     try:
         return inspect(case)
     except Exception as error:  # decoders raise whatever they like on a broken file
@@ -87,7 +66,7 @@ def _try(inspect: Inspect, case: Case) -> Facts:
         return {"problem": text if named else f"{case.case_id} ({files}): {text}"}
 
 
-def scan(cases: Sequence[Case], inspect: Inspect, recipe: str) -> tuple[dict[str, Facts], list[str]]:
+def scan(cases: Sequence[Case], inspect: Inspect, recipe: str) -> tuple[dict[str, CaseFacts], list[str]]:
     """Inspect every case, in threads.
 
     Args:
@@ -98,7 +77,10 @@ def scan(cases: Sequence[Case], inspect: Inspect, recipe: str) -> tuple[dict[str
     Returns:
         Facts by case id, and one line for each case that ``inspect`` refused.
     """
-    cached = _load(recipe)
+    path = cache_folder() / "checks" / f"{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.json"
+    cached: dict[str, CaseFacts] = {}
+    with suppress(OSError, ValueError):  # absent, or another process's disk trouble: the cases are read again
+        cached = dict(read_json(path))
     prints = {case.case_id: _fingerprint(case) for case in cases if case.files}
     new = [case for case in cases if prints.get(case.case_id) not in cached]
     facts = {i: cached[p] for i, p in prints.items() if p in cached}
@@ -112,5 +94,6 @@ def scan(cases: Sequence[Case], inspect: Inspect, recipe: str) -> tuple[dict[str
     problems = [fact["problem"] for fact in facts.values() if "problem" in fact]
     sound = {i: fact for i, fact in facts.items() if "problem" not in fact}
     if any(case.files and case.case_id in sound for case in new):
-        _save(recipe, cached | {prints[i]: fact for i, fact in sound.items() if i in prints})
+        with suppress(OSError):  # a read-only home costs time at the next start, nothing else
+            write_json(path, cached | {prints[i]: fact for i, fact in sound.items() if i in prints})
     return sound, problems

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_calib.datasets.cases import Case, Splits, pick
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
-from lightning_calib.datasets.readers import read_mask, read_rgb
+from lightning_calib.datasets.readers import read_image, read_labels
 from lightning_calib.datasets.splits import by_fraction
 
 IMAGE, LABEL = "_leftImg8bit.png", "_gtFine_labelIds.png"
@@ -34,14 +34,14 @@ class ReadCityscapes:
 
     def __call__(self, case: Case) -> tuple[Array, Array]:
         """8-bit image ``(H, W, 3)`` and class numbers ``(H, W)``."""
-        assert case.mask is not None
-        ids = read_mask(case.mask)
+        image = read_image(case.images[0])
+        ids = read_labels(case, image.shape[:2])
         strange = [i for i in np.unique(ids).tolist() if i > MAX_LABEL_ID and i != IGNORE]
         if strange:
             raise ValueError(f"{case.mask}: {strange} are no label ids of Cityscapes (0 to {MAX_LABEL_ID})")
         table = np.full(256, self.void, dtype=np.uint8)  # 255 is -1 (licence plate) in 8 bits
         table[list(LABEL_IDS.values())] = np.arange(len(LABEL_IDS))
-        return read_rgb(case.images[0]), table[ids]
+        return image, table[ids]
 
 
 def find_part(root: Path, part: str) -> tuple[list[Case], list[str]]:

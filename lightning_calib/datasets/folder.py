@@ -1,48 +1,17 @@
 """A user's own images and masks in two folders."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lightning_calib.datasets.cases import Case, DataError
-from lightning_calib.datasets.checks import Facts
+from lightning_calib.datasets.checks import CaseFacts
 from lightning_calib.datasets.dividing import divide
-from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
+from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
-from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image, read_mask
+from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image
 from lightning_calib.datasets.transforms import Normalization
-
-
-@dataclass(frozen=True)
-class ReadFolder:
-    """Reads a picture or NPY file with its mask.
-
-    Attributes:
-        mask_values: what the mask files hold for class 0, 1, ...; None if the class numbers themselves.
-        ignore_index: value that is kept as it is.
-    """
-
-    mask_values: tuple[int, ...] | None = None
-    ignore_index: int | None = None
-
-    def __call__(self, case: Case) -> tuple[Array, Array]:
-        """Raw image ``(H, W, channels)`` and class numbers ``(H, W)``."""
-        assert case.mask is not None
-        return read_image(case.images[0]), self.classes(read_mask(case.mask))
-
-    def classes(self, mask: Array) -> Array:
-        """Class numbers of a mask's values."""
-        if self.mask_values is None:
-            return mask
-        strange = np.setdiff1d(mask, [*self.mask_values, *([] if self.ignore_index is None else [self.ignore_index])])
-        if strange.size:
-            raise ValueError(f"values {strange[:5].tolist()} are not among mask_values {list(self.mask_values)}")
-        target = mask.astype(np.int64)
-        for number, value in enumerate(self.mask_values):
-            target[mask == value] = number
-        return target
 
 
 class Folder(ImageDataModule):
@@ -114,7 +83,7 @@ class Folder(ImageDataModule):
         """Also depends on how masks are read, and on what the first image was."""
         return super().recipe() + repr((self.mask_values, self.in_channels, self.normalization))
 
-    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Also refuses images of another kind than the first."""
         facts = super().describe(case, image, target)
         if self.normalization == "imagenet" and image.dtype != np.uint8:
@@ -123,7 +92,7 @@ class Folder(ImageDataModule):
 
     def reader(self) -> ReadImage:
         """Reads files."""
-        return ReadFolder(self.mask_values, self.ignore_index)
+        return ReadPicture(self.mask_values, self.ignore_index)
 
 
 def check_values(values: list[int] | None, class_names: list[str]) -> tuple[int, ...] | None:

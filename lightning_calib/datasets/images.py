@@ -1,6 +1,7 @@
 """What all 2D DataModules share: the way from an image file to a batch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,44 @@ from torch.utils.data import Dataset
 
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.checks import Facts, label_facts
+from lightning_calib.datasets.checks import CaseFacts, label_facts
+from lightning_calib.datasets.preprocessing import Preprocessing, record
+from lightning_calib.datasets.readers import read_image, read_labels
 from lightning_calib.datasets.sampling import SampleKey, generator
 from lightning_calib.datasets.transforms import Augmentation, ImageTransform, Normalization
 
 Array = NDArray[Any]
 ReadImage = Callable[[Case], tuple[Array, Array]]
 RawTransform = Callable[[Array, str], Array]
+
+
+@dataclass(frozen=True)
+class ReadPicture:
+    """Reads a picture or NPY file with its mask.
+
+    Attributes:
+        mask_values: what the mask files hold for class 0, 1, ...; None if the class numbers themselves.
+        ignore_index: value that is kept as it is.
+    """
+
+    mask_values: tuple[int, ...] | None = None
+    ignore_index: int | None = None
+
+    def __call__(self, case: Case) -> tuple[Array, Array]:
+        """Raw image ``(H, W, channels)`` and class numbers ``(H, W)``."""
+        image = read_image(case.images[0])
+        mask = read_labels(case, image.shape[:2])
+        return image, mask if self.mask_values is None or case.mask is None else self.classes(mask, self.mask_values)
+
+    def classes(self, mask: Array, values: tuple[int, ...]) -> Array:
+        """Class numbers of a mask's values."""
+        strange = np.setdiff1d(mask, [*values, *([] if self.ignore_index is None else [self.ignore_index])])
+        if strange.size:
+            raise ValueError(f"values {strange[:5].tolist()} are not among mask_values {list(values)}")
+        target = mask.astype(np.int64)
+        for number, value in enumerate(values):
+            target[mask == value] = number
+        return target
 
 
 class ImageDataset(Dataset[dict[str, Any]]):
@@ -98,6 +130,18 @@ class ImageDataModule(SegmentationDataModule):
         """What reads a case: raw image ``(H, W, channels)`` and target ``(H, W)``."""
         raise NotImplementedError
 
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What happens to a new image."""
+        return Preprocessing(
+            kind="image",
+            in_channels=self.in_channels,
+            reader=record(self.file_reader()),
+            normalization=self.normalization,
+            image_size=None if self.image_size is None else (self.image_size[0], self.image_size[1]),
+            raw_transform=None if self.raw_transform is None else record(self.raw_transform),
+        )
+
     def transform(self, stage: Stage) -> ImageTransform:
         """What happens to images in a stage."""
         return ImageTransform(
@@ -113,11 +157,11 @@ class ImageDataModule(SegmentationDataModule):
         seed = self.sample_seed if stage == "train" else 0
         return ImageDataset(cases, self.reader(), self.transform(stage), seed, self.raw_transform)
 
-    def inspect(self, case: Case) -> Facts:
+    def inspect(self, case: Case) -> CaseFacts:
         """Facts on one case, see :meth:`describe`."""
         return self.describe(case, *self.reader()(case))
 
-    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Size and class counts; raises if image and mask differ in size or a label is out of range."""
         if image.shape[:2] != target.shape:
             raise ValueError(f"the image is {image.shape[:2]}, the mask {target.shape}; both must be the same")

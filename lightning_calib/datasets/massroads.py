@@ -8,10 +8,10 @@ import numpy as np
 
 from lightning_calib.datasets.base import at_least
 from lightning_calib.datasets.cases import Case, DataError, Splits, pick
-from lightning_calib.datasets.checks import Facts, scan
+from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
 from lightning_calib.datasets.pairing import pair_folders
-from lightning_calib.datasets.readers import PICTURES, read_mask, read_rgb
+from lightning_calib.datasets.readers import PICTURES, read_image, read_labels
 from lightning_calib.datasets.splits import by_group, check_fraction
 
 PARTS = ("train", "valid", "test")
@@ -35,8 +35,8 @@ class ReadRoads:
 
     def __call__(self, case: Case) -> tuple[Array, Array]:
         """8-bit image ``(H, W, 3)`` and class numbers ``(H, W)``: 0 background, 1 road."""
-        assert case.mask is not None
-        image, mask = read_rgb(case.images[0]), read_mask(case.mask)
+        image = read_image(case.images[0])
+        mask = read_labels(case, image.shape[:2])
         strange = np.setdiff1d(mask, (0, 1, 255))
         if strange.size:
             raise ValueError(f"{case.mask}: values {strange[:5].tolist()}; a road mask holds 0 and 255 (or 1)")
@@ -155,7 +155,7 @@ class MassachusettsRoads(ImageDataModule):
         self.check = False  # every tile was read above, for its blank area
         self.adopt(Splits(pick(rest, train), pick(rest, val), pool, left_out))
 
-    def describe(self, case: Case, image: Array, target: Array) -> Facts:
+    def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Also the share of blank pixels."""
         return super().describe(case, image, target) | {"blank": float(blank(image).mean())}
 

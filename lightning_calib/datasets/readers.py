@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from lightning_calib.datasets.cases import Case
+
 Array = NDArray[Any]
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp")
@@ -16,14 +18,14 @@ VOLUMES = (".nii.gz", ".nii")
 SUFFIXES = (*PICTURES, ".npy", *VOLUMES)
 
 
-def suffix(path: Path) -> str:
-    """The file's ending among those that can be read, or "" for any other.
+def suffix(path: Path, endings: Sequence[str] = SUFFIXES) -> str:
+    """The file's ending among those given, or "" for any other.
 
     Example:
         >>> suffix(Path("scan.v2.nii.gz")), suffix(Path("Photo.JPG")), suffix(Path("notes.txt"))
         ('.nii.gz', '.jpg', '')
     """
-    return next((ending for ending in SUFFIXES if path.name.lower().endswith(ending)), "")
+    return next((ending for ending in endings if path.name.lower().endswith(ending)), "")
 
 
 def stem(path: Path) -> str:
@@ -40,7 +42,7 @@ def list_files(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """Readable files of a folder in order of name; an absent folder has none. Hidden files do not count."""
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if suffix(p) in suffixes and not p.name.startswith("."))
+    return sorted(p for p in folder.iterdir() if suffix(p, suffixes) and not p.name.startswith("."))
 
 
 def _picture(path: Path) -> Image.Image:
@@ -90,6 +92,11 @@ def read_mask(path: Path) -> Array:
             raise ValueError(f"{path}: fractions such as {mask[mask != np.rint(mask)][0]}; masks hold class numbers")
         mask = mask.astype(np.int64)
     return mask.astype(np.uint8) if mask.dtype == bool else mask
+
+
+def read_labels(case: Case, shape: tuple[int, ...]) -> Array:
+    """What the mask of a case holds ``(*S)``; zeros of a shape where it has none, as a new image."""
+    return np.zeros(shape, np.uint8) if case.mask is None else read_mask(case.mask)
 
 
 @dataclass(frozen=True)

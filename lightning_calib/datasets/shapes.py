@@ -10,7 +10,7 @@ import numpy as np
 from lightning_calib.datasets.base import at_least
 from lightning_calib.datasets.cases import Case, Splits
 from lightning_calib.datasets.drawing import CLASSES, Style, draw
-from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
+from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 
 
 @lru_cache(maxsize=1024)
@@ -99,3 +99,7 @@ class Shapes(ImageDataModule):
     def reader(self) -> ReadImage:
         """Draws."""
         return self.draw
+
+    def file_reader(self) -> ReadImage:
+        """Pictures of such shapes are read as any other."""
+        return ReadPicture()

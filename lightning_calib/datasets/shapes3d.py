@@ -7,7 +7,7 @@ from lightning_calib.datasets.base import at_least
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.drawing import CLASSES
 from lightning_calib.datasets.shapes import drawn, shape_splits
-from lightning_calib.datasets.volume_reader import Volume, z_score
+from lightning_calib.datasets.volume_reader import Volume, VolumeReader, z_score
 from lightning_calib.datasets.volumes import ReadVolume, VolumeDataModule
 
 
@@ -76,3 +76,7 @@ class Shapes3D(VolumeDataModule):
     def reader(self) -> ReadVolume:
         """Draws."""
         return self.draw
+
+    def file_reader(self) -> ReadVolume:
+        """Volumes of such shapes are read as any other."""
+        return VolumeReader()

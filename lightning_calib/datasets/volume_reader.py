@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.grids import Grid, nonzero_box
-from lightning_calib.datasets.readers import VOLUMES, Nifti, nifti_spacing, read_mask, read_nifti, suffix
+from lightning_calib.datasets.readers import VOLUMES, Nifti, nifti_spacing, read_labels, read_nifti, suffix
 
 Array = NDArray[Any]
 
@@ -25,12 +25,14 @@ class Volume:
         target: class numbers ``(D, H, W)``, on the network's or the file's grid.
         valid: voxels of the target's grid that the network sees; None if it sees all.
         geometry: JSON-able facts for writing results back as a file.
+        grid: the way back to the file's grid; None where the network's is the same.
     """
 
     image: Array
     target: Array
     valid: Array | None
     geometry: dict[str, Any]
+    grid: Grid | None = None
 
 
 def spacing_of(path: Path) -> tuple[float, ...]:
@@ -82,13 +84,14 @@ class VolumeReader:
 
     def load(self, case: Case) -> tuple[Nifti, Array]:
         """All channels ``(channels, D, H, W)`` and the target of a case, as they are in the files."""
-        assert case.mask is not None
         files = [read_channels(path) for path in case.images]
-        target = read_mask(case.mask)
+        target = read_labels(case, files[0].array.shape[1:])
         for path, file in zip(case.images, files, strict=True):
             if file.array.shape[1:] != target.shape:
-                shapes = f"{file.array.shape[1:]}, its mask {target.shape}"
-                raise ValueError(f"{path}: the volume is {shapes}; make them the same")
+                other = case.images[0].name if case.mask is None else "its mask"
+                raise ValueError(
+                    f"{path}: the volume is {file.array.shape[1:]}, {other} {target.shape}; make them the same"
+                )
             if not np.isfinite(file.array).all():
                 raise ValueError(f"{path}: not every voxel is a finite number; repair or leave out the case")
         first = files[0]
@@ -113,4 +116,4 @@ class VolumeReader:
         grid = self.grid(target.shape, file.spacing, box)
         image = grid.image(z_score(file.array, inside))
         valid = grid.valid() if native and grid.cropped else None
-        return Volume(image, target if native else grid.target(target), valid, file.geometry)
+        return Volume(image, target if native else grid.target(target), valid, file.geometry, grid)

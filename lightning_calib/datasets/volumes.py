@@ -11,8 +11,9 @@ from torch.utils.data import Dataset
 
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case, Splits
-from lightning_calib.datasets.checks import Facts, label_facts
+from lightning_calib.datasets.checks import CaseFacts, label_facts
 from lightning_calib.datasets.grids import Grid, nonzero_box
+from lightning_calib.datasets.preprocessing import Preprocessing, record
 from lightning_calib.datasets.sampling import SampleKey, generator
 from lightning_calib.datasets.splits import check_fraction
 from lightning_calib.datasets.volume_reader import Volume, VolumeReader, spacing_of
@@ -120,6 +121,11 @@ class VolumeDataModule(SegmentationDataModule):
         """What reads a case."""
         raise NotImplementedError
 
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What happens to a new volume."""
+        return Preprocessing("volume", self.in_channels, record(self.file_reader()))
+
     def dataset(self, cases: Sequence[Case], stage: Stage) -> VolumeDataset:
         """Samples of some cases as a stage needs them."""
         return VolumeDataset(
@@ -163,7 +169,7 @@ class VolumeFileModule(VolumeDataModule):
         self.volume_reader = replace(self.volume_reader, spacing=tuple(float(s) for s in median))
         return []
 
-    def inspect(self, case: Case) -> Facts:
+    def inspect(self, case: Case) -> CaseFacts:
         """Shape, spacing, content and class counts; raises where sizes differ or labels are out of range."""
         file, target = self.volume_reader.load(case)
         if len(file.array) != self.in_channels:

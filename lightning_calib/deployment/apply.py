@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_calib.deployment.maps import STATED_ERROR, Precision, write_maps
 from lightning_calib.deployment.sources import Source
-from lightning_calib.kit.files import write_text
+from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.kit.progress import Display
 
 INDEX, RECORDS = "index.json", "records"
@@ -50,7 +50,7 @@ class Application:
                 started = time.monotonic()
                 self.write(source)
                 display.done("case", source.case_id, time.monotonic() - started)
-        records = {name: json.loads(self._record(name).read_text(encoding="utf-8")) for name in names}
+        records = {name: read_json(self._record(name)) for name in names}
         index = {
             "precision": self.precision,
             "calibrator_sha256": self.calibrator_sha256,
@@ -59,7 +59,7 @@ class Application:
                 name: {key: record[key] for key in ("files", "stated_error")} for name, record in records.items()
             },
         }
-        write_text(self.destination / INDEX, json.dumps(index, indent=1) + "\n")
+        write_json(self.destination / INDEX, index)
         return index
 
     def is_done(self, source: Source) -> bool:
@@ -67,7 +67,7 @@ class Application:
         path = self._record(source.case_id)
         if not path.is_file():
             return False
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         files = {self.destination / name: size for name, size in record["files"].items()}
         whole = all(file.is_file() and file.stat().st_size == size for file, size in files.items())
         return whole and record["made_of"] == self._made_of(source)
@@ -82,7 +82,7 @@ class Application:
             "files": {file.name: file.stat().st_size for file in files},
             "stated_error": STATED_ERROR[self.precision, maps.is_nifti],
         }
-        write_text(self._record(source.case_id), json.dumps(record, indent=1) + "\n")
+        write_json(self._record(source.case_id), record)
 
     def _record(self, case_id: str) -> Path:
         return self.destination / RECORDS / f"{case_id}.json"

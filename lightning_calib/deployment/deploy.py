@@ -1,21 +1,27 @@
 """From a finished calibration run to the folder of a deployed pipeline."""
 
-import json
+import os
+import warnings
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lightning_calib.calibrators import Pipeline, PipelineName, save_calibrator
+from lightning_calib.datasets.preprocessing import Preprocessing
+from lightning_calib.datasets.registry import current_class_paths
 from lightning_calib.deployment.card import write_card
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REFERENCE, Deployment, DeploymentError
-from lightning_calib.deployment.networks import member_references, training_config, training_facts
 from lightning_calib.deployment.refit import Cases, fitting_cases, refit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
 from lightning_calib.experiment.results import Results
-from lightning_calib.kit.files import plain, sha256, write_text
-from lightning_calib.outputs.manifest import MANIFEST
+from lightning_calib.kit.files import plain, sha256, write_json
+from lightning_calib.outputs.manifest import MANIFEST, Member
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.studies.certificate import certify
 
 _PACKAGES = ("lightning-calib", "torch")
@@ -46,8 +52,7 @@ def deploy(
     """
     name = PipelineName.parse(pipeline)
     refuse_foreign(results, store, str(name))
-    config = training_config(store.manifest, store.path.resolve().parent) if networks else None
-    taken = training_facts(config) if config is not None else {}
+    taken = image_facts(store) if networks else {}
     calibrator, fit = refit(results, store, name, cases, repeat)
     folder.mkdir(parents=True, exist_ok=True)
     for outdated in (DEPLOYMENT, AUDIT):  # what is half written must not pass for what was there before
@@ -57,7 +62,8 @@ def deploy(
     attach_audit(folder, store, name)
     ensemble = CalibratedEnsemble(Pipeline(name.pooling, calibrator.eval().requires_grad_(False)))
     reference = fitting_cases(results, store, cases, repeat)
-    save_statistics(folder / REFERENCE, (case_statistics(store[case_id], ensemble) for case_id in reference))
+    seen = StoredCases(store, name.pooling)
+    save_statistics(folder / REFERENCE, (case_statistics(seen, case_id, ensemble) for case_id in reference))
     fit |= {"outputs_sha256": sha256(store.path / MANIFEST)}
     deployment = describe(results, store, folder, str(name), fit, taken)
     write_card(folder, deployment, results)
@@ -75,7 +81,7 @@ def describe(
         dataset=manifest.dataset,
         class_names=manifest.class_names,
         spatial_dims=manifest.spatial_dims,
-        members=member_references(manifest, store.path.resolve().parent, folder.resolve()),
+        members=_members(store, folder),
         representation=manifest.representation,
         background=manifest.background,
         ignore_index=manifest.ignore_index,
@@ -84,6 +90,52 @@ def describe(
         estimate=plain(results.summary["pipelines"][pipeline]["metrics"]),
         versions={package: version(package) for package in _PACKAGES},
         **taken,
+    )
+
+
+def image_facts(store: OutputStore) -> dict[str, Any]:
+    """``network`` and ``preprocessing`` of a deployment that takes images; nothing where it cannot take any."""
+    manifest = store.manifest
+    config = store.path.resolve().parent / "members" / manifest.members[0].name / "config.yaml"
+    if not manifest.members[0].checkpoint or not config.is_file():
+        return {}
+    facts = current_class_paths(yaml.safe_load(config.read_text(encoding="utf-8")))
+    preprocessing = manifest.preprocessing
+    if manifest.format_version == 1:
+        warnings.warn(
+            f"{store.path} is of an earlier version and does not say how images are read: that is taken from {config}, "
+            "which needs the training data; `train.py predict` again writes it down",
+            stacklevel=2,
+        )
+        preprocessing = training_preprocessing(facts)
+    return {} if preprocessing is None else {"network": facts["model"]["network"], "preprocessing": preprocessing}
+
+
+def training_preprocessing(config: dict[str, Any]) -> Preprocessing:
+    """What the DataModule of a training's config does to images."""
+    from jsonargparse import ArgumentParser
+
+    from lightning_calib.datasets.base import SegmentationDataModule
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(SegmentationDataModule, "data")
+    options = {**config["data"], "init_args": {**config["data"].get("init_args", {}), "check": False}}
+    try:
+        data: SegmentationDataModule = parser.instantiate_classes(parser.parse_object({"data": options})).data
+    except (ValueError, OSError) as problem:
+        raise DeploymentError(
+            f"the preprocessing cannot be read off the training data: {problem}\n"
+            "bring the data back, or deploy for stored outputs alone with --networks false"
+        ) from problem
+    return replace(data.preprocessing, inference=config["model"].get("inference"))
+
+
+def _members(store: OutputStore, folder: Path) -> tuple[Member, ...]:
+    """The members with checkpoints relative to the deployed folder."""
+    run, start = store.path.resolve().parent, folder.resolve()
+    return tuple(
+        replace(member, checkpoint=os.path.relpath(run / member.checkpoint, start) if member.checkpoint else "")
+        for member in store.manifest.members
     )
 
 
@@ -102,6 +154,6 @@ def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:
 def attach_audit(folder: Path, store: OutputStore, name: PipelineName) -> None:
     """Measure the promises of the calibrator in the folder on the store; nothing is deployed where one is broken."""
     certificate = certify(folder / CALIBRATOR, store, name.pooling, AUDIT_CASES)
-    write_text(folder / AUDIT, json.dumps(certificate, indent=1) + "\n")
+    write_json(folder / AUDIT, certificate)
     if not certificate["passed"]:
         raise DeploymentError(f"{name} breaks a promise: {'; '.join(certificate['broken'])}; see {folder / AUDIT}")

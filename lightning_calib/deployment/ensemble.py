@@ -2,17 +2,45 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators import Pipeline
+from lightning_calib.calibrators import Calibrator, Pipeline
+from lightning_calib.datasets.preprocessing import LoadedImage, Loader
 from lightning_calib.deployment.folder import Deployment, DeploymentError
-from lightning_calib.deployment.networks import build_inference, build_members
-from lightning_calib.deployment.result import Calibrated, calibrated
+from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import pool
-from lightning_calib.segmenters import Inference, Segmenter
+from lightning_calib.segmenters import Inference, Members, Segmenter, build_network
+
+
+class Calibrated(NamedTuple):
+    """Calibrated output of a batch.
+
+    Attributes:
+        log_probs: ``(B, C, *S)``, normalised.
+        mask: predicted class ``(B, *S)``, int64. Where the calibrator preserves the argmax it is that of the pooled
+            scores themselves, never taken from rounded probabilities.
+        confidence: largest probability ``(B, *S)``.
+    """
+
+    log_probs: Tensor
+    mask: Tensor
+    confidence: Tensor
+
+
+def calibrated(pooled: Tensor, calibrator: Calibrator) -> Calibrated:
+    """Calibrate pooled scores ``(B, C, *S)`` and take mask and confidence.
+
+    Example:
+        >>> from lightning_calib.calibrators import build
+        >>> calibrated(torch.tensor([[0.0, 2.0, 1.0]]), build("cms_op", 3)).mask
+        tensor([1])
+    """
+    log_probs: Tensor = calibrator(pooled)
+    mask = winning_class(log_probs if calibrator.preserves is None else pooled)
+    return Calibrated(log_probs, mask, log_probs.amax(dim=1).exp().clamp(max=1))
 
 
 class CalibratedEnsemble(nn.Module):
@@ -24,6 +52,9 @@ class CalibratedEnsemble(nn.Module):
         inference: how networks are applied to whole images; in one piece by default.
         deployment: facts of the folder that it was loaded from.
 
+    Attributes:
+        load_image: reads image files; None where the ensemble was not loaded with networks.
+
     Example:
         >>> ensemble = CalibratedEnsemble(Pipeline.parse("cms_op(p)", num_classes=3))
         >>> result = ensemble.calibrate(torch.randn(1, 5, 3, 8, 8))
@@ -34,15 +65,15 @@ class CalibratedEnsemble(nn.Module):
     def __init__(
         self,
         pipeline: Pipeline,
-        members: Sequence[Segmenter] = (),
+        members: Sequence[Segmenter] | Members = (),
         inference: Inference | None = None,
         deployment: Deployment | None = None,
     ) -> None:
         super().__init__()
         self.pipeline = pipeline
-        self.members = nn.ModuleList(members)
-        self.inference = inference or Inference()
-        self.deployment = deployment
+        self.members = members if isinstance(members, Members) else Members(members, inference)
+        self.load_image: Loader | None = None
+        self._deployment = deployment
         self.register_buffer("_place", torch.empty(0), persistent=False)
         self.eval()
 
@@ -51,23 +82,35 @@ class CalibratedEnsemble(nn.Module):
         """Where the module is; also known without networks and parameters."""
         return self._place.device  # type: ignore[return-value]
 
+    @property
+    def deployment(self) -> Deployment:
+        """Facts of the folder that it was loaded from."""
+        if self._deployment is None:
+            raise DeploymentError("this ensemble was not loaded from a deployed folder; use CalibratedEnsemble.load")
+        return self._deployment
+
     @classmethod
-    def load(cls, folder: str | Path, networks: bool = True) -> Self:
+    def load(cls, folder: str | Path, networks: bool = True, trust: bool = False) -> Self:
         """Load a folder that ``calibrate.py deploy`` wrote.
 
         Args:
             folder: the deployed folder.
             networks: also load the networks, where the folder names any; without them images cannot be taken.
+            trust: import readers and networks of other packages that the folder names.
         """
         folder = Path(folder)
         deployment = Deployment.load(folder)
-        pipeline = deployment.read_pipeline(folder)
-        if not networks or deployment.network is None:
+        pipeline, facts = deployment.read_pipeline(folder), deployment.preprocessing
+        if not networks or deployment.network is None or facts is None:
             return cls(pipeline, deployment=deployment)
-        members = build_members(deployment, deployment.checkpoints(folder))
-        return cls(pipeline, members, build_inference(deployment), deployment)
+        checkpoints, loader = deployment.checkpoints(folder), facts.loader(trust)
+        sizes = (facts.in_channels, deployment.num_classes, deployment.spatial_dims)
+        network = build_network(deployment.network, *sizes, trust=trust)
+        members = Members.load(network, checkpoints, Inference(**(facts.inference or {})))
+        ensemble = cls(pipeline, members, deployment=deployment)
+        ensemble.load_image = loader
+        return ensemble
 
-    @torch.no_grad()
     def member_logits(self, images: Tensor) -> Tensor:
         """Scores ``(B, M, C, *S)`` of normalised images ``(B, channels, *S)``."""
         if not self.members:
@@ -75,15 +118,26 @@ class CalibratedEnsemble(nn.Module):
                 "this ensemble has no networks, so it cannot take images: give member scores to `calibrate`, or "
                 "deploy again where the members' checkpoints and configs are"
             )
-        scores = []
-        for member in self.members:
-            assert isinstance(member, Segmenter)
-            scores.append(self.inference(member.logits, images))
-        return torch.stack(scores, dim=1)
+        scores: Tensor = self.members(images)
+        return scores
 
     def forward(self, images: Tensor) -> Calibrated:
         """Calibrated output of normalised images ``(B, channels, *S)``."""
         return self.calibrate(self.member_logits(images))
+
+    def require_loader(self) -> Loader:
+        """What reads image files, where there are networks to take them."""
+        if self.load_image is None:
+            raise DeploymentError(
+                "this deployment names no networks, so it cannot take images: give stored outputs (--outputs), or "
+                "deploy again where the members' checkpoints and configs are"
+            )
+        return self.load_image
+
+    def calibrate_files(self, files: Sequence[Path]) -> tuple[Calibrated, LoadedImage]:
+        """Calibrated output ``(1, C, *S)`` of an image's files on their own grid, and the image."""
+        loaded = self.require_loader()(files)
+        return self.calibrate(self.members.restored(loaded.image[None].to(self.device), loaded.restore)[None]), loaded
 
     def calibrate(self, member_logits: Tensor) -> Calibrated:
         """Calibrated output of member scores ``(B, M, C, *S)``."""

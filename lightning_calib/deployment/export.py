@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from lightning_calib.calibrators import Calibrator, Pipeline
+from lightning_calib.deployment.ensemble import calibrated
 from lightning_calib.deployment.folder import DeploymentError
-from lightning_calib.deployment.result import calibrated
 from lightning_calib.functional.pooling import pool
 from lightning_calib.kit.files import atomic_path
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator
-from lightning_calib.deployment.preprocessing import Preprocessing
+from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.kit.files import sha256, write_text
 from lightning_calib.outputs.manifest import Manifest, Member, Representation
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ = (1, 2)  # format versions; the first kept inference beside preprocessing
 DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT = "deployment.json", "calibrator.safetensors", "reference.json", "audit.json"
 CARD, DIAGRAM = "README.md", "reliability.png"
 
@@ -34,8 +35,7 @@ class Deployment:
         background: background class, where there is one.
         ignore_index: label that counts nowhere, where there is one.
         network: class and options of the members' architecture; None where images cannot be taken.
-        inference: sliding window and mirroring; None for images in one piece.
-        preprocessing: what happens to images; None where they cannot be taken.
+        preprocessing: what happens to images, sliding window included; None where they cannot be taken.
         calibrator_sha256: hash of the calibrator's file.
         fit: cases, hyperparameters and the solver's account of the fit.
         estimate: scores of the pipeline in the repeats of the protocol, on cases that it had not seen there.
@@ -51,7 +51,6 @@ class Deployment:
     background: int | None = None
     ignore_index: int | None = None
     network: dict[str, Any] | None = None
-    inference: dict[str, Any] | None = None
     preprocessing: Preprocessing | None = None
     calibrator_sha256: str = ""
     fit: dict[str, Any] = field(default_factory=dict)
@@ -81,16 +80,18 @@ class Deployment:
             raise DeploymentError(f"{path} is missing: no deployed pipeline there; make one with `calibrate.py deploy`")
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
-            if facts["format_version"] != FORMAT_VERSION:
+            if facts["format_version"] not in _READ:
                 raise DeploymentError(
-                    f"{path} has format version {facts['format_version']}, this release reads {FORMAT_VERSION}: "
+                    f"{path} has format version {facts['format_version']}, this release reads "
+                    f"{' and '.join(map(str, _READ))}: "
                     "deploy again, or use the release that wrote it"
                 )
+            if facts["preprocessing"] is not None:
+                beside = {"inference": facts["inference"]} if "inference" in facts else {}
+                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"] | beside)
             facts = {entry.name: facts[entry.name] for entry in fields(cls)}
             facts["class_names"] = tuple(facts["class_names"])
             facts["members"] = tuple(Member(**member) for member in facts["members"])
-            if facts["preprocessing"] is not None:
-                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"])
             return cls(**facts)
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as problem:
             raise DeploymentError(f"{path} does not describe a deployed pipeline: {problem!r}") from problem
@@ -108,8 +109,8 @@ class Deployment:
         """Pooling and calibrator."""
         return Pipeline(self.name.pooling, self.read_calibrator(folder))
 
-    def checkpoints(self, folder: Path) -> list[Path]:
-        """Checkpoint files of all members, checked against their hashes; all problems in one error."""
+    def checkpoints(self, folder: Path) -> dict[str, Path]:
+        """Checkpoint file of each member, checked against its hash; all problems in one error."""
         paths = [Path(os.path.normpath(folder / member.checkpoint)) for member in self.members]
         problems = [
             f"member {member.name}: {path} " + ("has changed since" if path.is_file() else "is missing")
@@ -122,7 +123,7 @@ class Deployment:
                 f"{folder} names networks that are not there as they were deployed:\n  {listed}\n"
                 "bring them back, or take stored outputs instead of images"
             )
-        return paths
+        return {member.name: path for member, path in zip(self.members, paths, strict=True)}
 
     def refuse_others(self, manifest: Manifest, where: Path) -> None:
         """Stop where a store's outputs are not of the kind that the pipeline was fitted on."""

@@ -30,7 +30,7 @@ _UNSIGNED = {"16bit": np.uint16, "8bit": np.uint8}
 
 
 @dataclass(frozen=True)
-class CaseMaps:
+class CalibratedMaps:
     """What is written of a case.
 
     Attributes:
@@ -51,7 +51,9 @@ class CaseMaps:
         return self.geometry is not None and "affine" in self.geometry and self.mask.ndim == 3
 
 
-def write_maps(folder: Path, case_id: str, maps: CaseMaps, precision: Precision, probabilities: bool) -> list[Path]:
+def write_maps(
+    folder: Path, case_id: str, maps: CalibratedMaps, precision: Precision, probabilities: bool
+) -> list[Path]:
     """Write a case's files; each appears whole or not at all.
 
     Args:
@@ -74,7 +76,7 @@ def write_maps(folder: Path, case_id: str, maps: CaseMaps, precision: Precision,
     return files
 
 
-def _write_tensors(path: Path, maps: CaseMaps, precision: Precision, probabilities: bool) -> Path:
+def _write_tensors(path: Path, maps: CalibratedMaps, precision: Precision, probabilities: bool) -> Path:
     arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
     stored = {name: _encode(array, precision) for name, array in arrays.items()}
     scale = "1" if precision != "8bit" else "255"
@@ -90,7 +92,9 @@ def _encode(array: Tensor, precision: Precision) -> Tensor:
     return array.to(torch.float16 if precision == "16bit" else torch.float32)
 
 
-def _write_nifti(folder: Path, case_id: str, maps: CaseMaps, precision: Precision, probabilities: bool) -> list[Path]:
+def _write_nifti(
+    folder: Path, case_id: str, maps: CalibratedMaps, precision: Precision, probabilities: bool
+) -> list[Path]:
     assert maps.geometry is not None
     affine = np.asarray(maps.geometry["affine"], dtype=np.float64)
     arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})

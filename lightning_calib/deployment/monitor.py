@@ -1,8 +1,9 @@
 """Label-free comparison of new outputs with those that a deployed pipeline was fitted on."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,49 +51,6 @@ def ks_distance(first: Floats, second: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Statistics of cases as arrays: shares for the stability index, one number a case for the test.
-
-    Attributes:
-        shares: quantity to ``(N, K)``.
-        scalars: quantity to ``(N,)``.
-    """
-
-    shares: dict[str, Floats]
-    scalars: dict[str, Floats]
-
-    @classmethod
-    def of(cls, cases: Sequence[CaseStatistics], edges: Floats, votes: bool) -> "Table":
-        """Table of some cases; ``edges`` are those of the bins of free energy."""
-        points = np.array([case.energy for case in cases])
-        bins = np.searchsorted(edges, points, side="right")
-        energy = (bins[..., None] == np.arange(len(edges) + 1)).mean(axis=1)
-        shares = {
-            "confidence": np.array([case.confidence for case in cases]),
-            "free energy": energy,
-            "classes": np.array([case.classes for case in cases]),
-        }
-        scalars = {
-            "confidence": np.array([case.mean_confidence for case in cases]),
-            "free energy": points.mean(axis=1),
-        }
-        if votes:
-            shares["disagreement"] = np.array([case.votes for case in cases])
-            scalars["disagreement"] = np.array([case.dissent for case in cases])
-        return cls(shares, scalars)
-
-    def distances(self, new: "Table") -> Floats:
-        """How far ``new`` is from here, one number a check; see :meth:`checks`."""
-        indices = [stability_index(v.mean(axis=0), new.shares[k].mean(axis=0)) for k, v in self.shares.items()]
-        return np.array([*indices, *(ks_distance(v, new.scalars[k]) for k, v in self.scalars.items())])
-
-    @property
-    def checks(self) -> list[tuple[str, str]]:
-        """Quantity and kind of each check, in the order of :meth:`distances`."""
-        return [(k, "stability index") for k in self.shares] + [(k, "two-sample test") for k in self.scalars]
-
-
-@dataclass(frozen=True)
 class Check:
     """One comparison.
 
@@ -114,7 +72,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DriftReport:
     """The outcome of all comparisons.
 
     Attributes:
@@ -140,12 +98,12 @@ def monitor(
     alpha: float = ALPHA,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Verdict:
+) -> DriftReport:
     """Compare new cases with the reference.
 
     The same numbers of cases are drawn from the reference again and again, as if they were reference and new cases;
     groups are drawn whole. Thresholds are set such that one of all comparisons exceeds its own in a share ``alpha``
-    of these draws (the smallest of the p-values is referred to its own distribution: Westfall & Young 1993).
+    of these draws.
 
     Args:
         reference: cases that the pipeline was fitted on.
@@ -157,42 +115,126 @@ def monitor(
     _refuse(reference, new, alpha, resamples)
     edges = np.quantile([case.energy for case in reference], np.arange(1, _ENERGY_BINS) / _ENERGY_BINS)
     votes = all(case.votes is not None for case in (*reference, *new))
-    table, others = Table.of(reference, edges, votes), Table.of(new, edges, votes)
-    found = table.distances(others)
-    null = null_distances(table, [case.group for case in reference], len(new), resamples, seed)
-    ranks = 1 + (null >= found).sum(axis=0)  # among the draws, the farthest first
-    smallest = np.sort(_ranks(null).min(axis=1))
-    allowed = int(np.floor(alpha * (resamples + 1) + 1e-9)) - 1  # draws that may raise a false alarm
-    level = int(smallest[allowed]) - 1  # rank up to which no more draws than these have a comparison
-    farthest = -np.sort(-null, axis=0)
-    thresholds = farthest[level - 1] if level else np.full(len(found), np.inf)
-    overall = (1 + (smallest <= ranks.min()).sum()) / (resamples + 1)
+    there, here = quantities(reference, edges, votes), quantities(new, edges, votes)
+    found = np.array([quantity.distance(other) for quantity, other in zip(there, here, strict=True)])
+    null = NullDraws(null_distances(there, [case.group for case in reference], len(new), resamples, seed))
+    thresholds, p_values = null.thresholds(alpha), null.ranks_of(found) / (resamples + 1)
     checks = tuple(
-        Check(*check, float(value), float(threshold), float(rank / (resamples + 1)), bool(value > threshold))
-        for check, value, threshold, rank in zip(table.checks, found, thresholds, ranks, strict=True)
+        Check(quantity.name, quantity.kind, float(value), float(threshold), float(p), bool(value > threshold))
+        for quantity, value, threshold, p in zip(there, found, thresholds, p_values, strict=True)
     )
     drift = any(check.drifted for check in checks)
-    return Verdict(drift, alpha, float(overall), len(reference), len(new), checks)
+    return DriftReport(drift, alpha, null.p_value(found), len(reference), len(new), checks)
 
 
-def null_distances(table: Table, groups: Sequence[str], size: int, resamples: int, seed: int) -> Floats:
+class Quantity(ABC):
+    """One thing that is compared, with its values ``(N, ...)`` for N cases."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, values: Sequence[Any] | Floats) -> None:
+        self.name, self.values = name, np.asarray(values, dtype=np.float64)
+
+    @abstractmethod
+    def distance(self, new: "Quantity") -> float:
+        """How far new cases are from these."""
+
+    @abstractmethod
+    def resampled(self, first: Floats, second: Floats) -> Floats:
+        """How far two weightings ``(R, N)`` of these cases are from each other, ``(R,)``."""
+
+
+class VoxelShares(Quantity):
+    """Shares ``(N, K)`` of each case's voxels, compared as means over cases."""
+
+    kind = "stability index"
+
+    def distance(self, new: Quantity) -> float:
+        """Stability index of the mean shares."""
+        return float(stability_index(self.values.mean(axis=0), new.values.mean(axis=0)))
+
+    def resampled(self, first: Floats, second: Floats) -> Floats:
+        """The same of weighted means."""
+        return stability_index(first @ self.values, second @ self.values)
+
+
+class CaseValues(Quantity):
+    """One number a case ``(N,)``, compared as a distribution over cases."""
+
+    kind = "two-sample test"
+
+    def distance(self, new: Quantity) -> float:
+        """Kolmogorov-Smirnov distance."""
+        return ks_distance(self.values, new.values)
+
+    def resampled(self, first: Floats, second: Floats) -> Floats:
+        """The same of two weightings."""
+        order = np.argsort(self.values)
+        ends = np.append(np.diff(self.values[order]) > 0, True)  # equal values step together
+        return np.asarray(np.abs((first - second)[..., order].cumsum(axis=-1)[..., ends]).max(axis=-1))
+
+
+def quantities(cases: Sequence[CaseStatistics], edges: Floats, votes: bool) -> list[Quantity]:
+    """What is compared of some cases; ``edges`` are those of the bins of free energy."""
+    points = np.array([case.energy for case in cases])
+    bins = np.searchsorted(edges, points, side="right")
+    shares: list[Quantity] = [
+        VoxelShares("confidence", [case.confidence for case in cases]),
+        VoxelShares("free energy", (bins[..., None] == np.arange(len(edges) + 1)).mean(axis=1)),
+        VoxelShares("classes", [case.classes for case in cases]),
+    ]
+    values: list[Quantity] = [
+        CaseValues("confidence", [case.mean_confidence for case in cases]),
+        CaseValues("free energy", points.mean(axis=1)),
+    ]
+    if votes:
+        shares.append(VoxelShares("disagreement", [case.votes for case in cases]))
+        values.append(CaseValues("disagreement", [case.dissent for case in cases]))
+    return [*shares, *values]
+
+
+class NullDraws:
+    """Distances ``(draws, checks)`` without drift, and what they say about distances that were found.
+
+    A draw's rank in a check is the number of draws that are at least as far. All checks together are judged by the
+    smallest of a draw's ranks, which is referred to its own distribution (Westfall & Young 1993).
+    """
+
+    def __init__(self, distances: Floats) -> None:
+        self.ordered = np.sort(distances, axis=0)  # the nearest first
+        below = [np.searchsorted(self.ordered[:, k], column) for k, column in enumerate(distances.T)]
+        self.smallest = np.sort((len(distances) - np.stack(below, axis=1)).min(axis=1))
+
+    def ranks_of(self, found: Floats) -> Whole:
+        """Rank of found distances among the draws, themselves counted."""
+        return np.asarray(1 + (self.ordered >= found).sum(axis=0))
+
+    def p_value(self, found: Floats) -> float:
+        """Share of draws with a check as extreme as the most extreme one found."""
+        return float((1 + (self.smallest <= self.ranks_of(found).min()).sum()) / (len(self.ordered) + 1))
+
+    def thresholds(self, alpha: float) -> Floats:
+        """Distance of each check such that a share ``alpha`` of the draws exceeds one of them."""
+        alarms = int(np.floor(alpha * (len(self.ordered) + 1) + 1e-9)) - 1  # draws that may raise a false one
+        rank = int(self.smallest[alarms]) - 1  # no more draws than these have a check of this rank or below
+        return self.ordered[-rank] if rank else np.full(self.ordered.shape[1], np.inf)
+
+
+def null_distances(there: Sequence[Quantity], groups: Sequence[str], size: int, resamples: int, seed: int) -> Floats:
     """Distances ``(resamples, checks)`` between two samples of the reference itself, one of ``size`` cases."""
     rng = np.random.default_rng(seed)
     blocks = [np.flatnonzero(np.array(groups) == group) for group in dict.fromkeys(groups)]
     found = []
     for start in range(0, resamples, _CHUNK):
         number = min(_CHUNK, resamples - start)
-        samples = [weights(rng, blocks, rows, len(groups), number) for rows in (len(groups), size)]
-        indices = [stability_index(samples[0] @ v, samples[1] @ v) for v in table.shares.values()]
-        gaps = [ks_of_weights(v, samples[0] - samples[1]) for v in table.scalars.values()]
-        found.append(np.stack([*indices, *gaps], axis=1))
+        weights = [_weights(rng, blocks, rows, len(groups), number) for rows in (len(groups), size)]
+        found.append(np.stack([quantity.resampled(*weights) for quantity in there], axis=1))
     return np.concatenate(found)
 
 
-def weights(rng: np.random.Generator, blocks: Sequence[Whole], size: int, rows: int, number: int) -> Floats:
+def _weights(rng: np.random.Generator, blocks: Sequence[Whole], size: int, rows: int, number: int) -> Floats:
     """Share of each of ``rows`` cases in ``number`` samples of ``size`` cases, ``(number, rows)``."""
-    counts = [np.bincount(draw(rng, blocks, size), minlength=rows) for _ in range(number)]
-    return np.array(counts) / size
+    return np.array([np.bincount(draw(rng, blocks, size), minlength=rows) for _ in range(number)]) / size
 
 
 def draw(rng: np.random.Generator, blocks: Sequence[Whole], size: int) -> Whole:
@@ -201,25 +243,6 @@ def draw(rng: np.random.Generator, blocks: Sequence[Whole], size: int) -> Whole:
     if len(blocks) == sum(map(len, blocks)):
         return chosen  # every case is its own group
     return np.concatenate([blocks[number] for number in chosen])[:size]
-
-
-def ks_of_weights(values: Floats, difference: Floats) -> Floats:
-    """Kolmogorov-Smirnov distance of two weightings of the same values.
-
-    Args:
-        values: ``(N,)``.
-        difference: of the weights ``(..., N)``.
-    """
-    order = np.argsort(values)
-    ends = np.append(np.diff(values[order]) > 0, True)  # equal values step together
-    return np.asarray(np.abs(difference[..., order].cumsum(axis=-1)[..., ends]).max(axis=-1))
-
-
-def _ranks(null: Floats) -> Whole:
-    """Number of draws that are at least as far, for each draw and check."""
-    ordered = np.sort(null, axis=0)
-    below = [np.searchsorted(ordered[:, k], null[:, k], side="left") for k in range(null.shape[1])]
-    return np.asarray(len(null) - np.stack(below, axis=1))
 
 
 def _refuse(reference: Sequence[Any], new: Sequence[Any], alpha: float, resamples: int) -> None:

@@ -4,18 +4,19 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lightning_calib.datasets.readers import list_files, stem, suffix
-from lightning_calib.deployment.ensemble import CalibratedEnsemble
-from lightning_calib.deployment.folder import Deployment, DeploymentError
-from lightning_calib.deployment.maps import CaseMaps
-from lightning_calib.deployment.result import Calibrated
+from lightning_calib.deployment.ensemble import Calibrated, CalibratedEnsemble
+from lightning_calib.deployment.folder import DeploymentError
+from lightning_calib.deployment.maps import CalibratedMaps
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")  # nnU-Net's names of files with one channel each
 
@@ -32,57 +33,39 @@ class Source:
 
     case_id: str
     inputs_sha256: str
-    calibrate: Callable[[], CaseMaps]
+    calibrate: Callable[[], CalibratedMaps]
 
 
 def stored_sources(outputs: Path, ensemble: CalibratedEnsemble) -> list[Source]:
-    """Cases of an output store."""
-    deployment = described(ensemble)
+    """Cases of an output store; nothing is written beside it."""
     store = OutputStore(outputs)
-    deployment.refuse_others(store.manifest, outputs)
-    pooling = ensemble.pipeline.pooling
+    ensemble.deployment.refuse_others(store.manifest, outputs)
+    cases = StoredCases(store, ensemble.pipeline.pooling, cache=False)
 
-    def calibrate(case_id: str) -> CaseMaps:
+    def calibrate(case_id: str) -> CalibratedMaps:
         case = store[case_id]
-        result = ensemble.calibrate_pooled(case.pooled(pooling)[None])
+        result = ensemble.calibrate_pooled(cases.pooled(case_id)[None])
         geometry = None if case.geometry is None else dict(case.geometry)
-        return as_maps(result, case.valid, deployment.background, geometry)
+        return as_maps(result, case.valid, store.manifest.background, geometry)
 
-    return [
-        Source(case.case_id, case.sha256, lambda case_id=case.case_id: calibrate(case_id))  # type: ignore[misc]
-        for case in store.manifest.cases
-    ]
+    return [Source(case.case_id, case.sha256, partial(calibrate, case.case_id)) for case in store.manifest.cases]
 
 
 def image_sources(images: Path, ensemble: CalibratedEnsemble) -> list[Source]:
     """Image files: a folder of them, or one."""
-    deployment = described(ensemble)
-    preprocessing = deployment.preprocessing
-    if preprocessing is None or not ensemble.members:
-        raise DeploymentError(
-            "this deployment names no networks, so it cannot take images: give stored outputs (--outputs), or deploy "
-            "again where the members' checkpoints and configs are"
-        )
+    deployment = ensemble.deployment
+    endings = ensemble.require_loader().endings
 
-    def calibrate(files: list[Path]) -> CaseMaps:
-        loaded = preprocessing.load(files)
-        scores = ensemble.member_logits(loaded.image[None].to(ensemble.device))[0].cpu()
-        restored = torch.stack([loaded.restore(member) for member in scores])
-        result = ensemble.calibrate(restored[None])
+    def calibrate(files: list[Path]) -> CalibratedMaps:
+        result, loaded = ensemble.calibrate_files(files)
         return as_maps(result, loaded.valid, deployment.background, loaded.geometry)
 
-    channels = preprocessing.in_channels if preprocessing.kind == "volume" else 1
+    preprocessing = deployment.preprocessing
+    channels = preprocessing.in_channels if preprocessing is not None and preprocessing.kind == "volume" else 1
     return [
-        Source(case_id, files_hash(files), lambda files=files: calibrate(files))  # type: ignore[misc]
-        for case_id, files in find_cases(images, preprocessing.endings, channels)
+        Source(case_id, files_hash(files), partial(calibrate, files))
+        for case_id, files in find_cases(images, endings, channels)
     ]
-
-
-def described(ensemble: CalibratedEnsemble) -> Deployment:
-    """Facts of the folder that an ensemble was loaded from."""
-    if ensemble.deployment is None:
-        raise DeploymentError("this ensemble was not loaded from a deployed folder; use CalibratedEnsemble.load")
-    return ensemble.deployment
 
 
 def find_cases(images: Path, endings: tuple[str, ...], channels: int = 1) -> Iterator[tuple[str, list[Path]]]:
@@ -96,7 +79,7 @@ def find_cases(images: Path, endings: tuple[str, ...], channels: int = 1) -> Ite
     if not images.exists():
         raise DeploymentError(f"{images} does not exist: name a folder of images or one image")
     files = list_files(images, endings) if images.is_dir() else [images]
-    if not files or suffix(files[0]) not in endings:
+    if not files or not suffix(files[0], endings):
         raise DeploymentError(f"{images} holds no image that the networks take ({', '.join(endings)})")
     cases: dict[str, list[Path]] = {}
     for path in files:
@@ -116,11 +99,11 @@ def files_hash(files: list[Path]) -> str:
 
 def as_maps(
     result: Calibrated, valid: Tensor | None, background: int | None, geometry: dict[str, object] | None
-) -> CaseMaps:
+) -> CalibratedMaps:
     """Maps of a batch of one; where the networks saw nothing, the background is certain if there is one."""
     probs, mask, confidence = result.log_probs[0].exp().float().cpu(), result.mask[0].cpu(), result.confidence[0].cpu()
     if valid is not None and background is not None:
         certain = torch.zeros(len(probs)).index_fill(0, torch.tensor([background]), 1.0)
         probs = torch.where(valid, probs, certain.view(-1, *(1 for _ in mask.shape)))
         mask, confidence = mask.where(valid, background), confidence.where(valid, 1.0)
-    return CaseMaps(probs, mask, confidence.float(), geometry)
+    return CalibratedMaps(probs, mask, confidence.float(), geometry)

@@ -15,7 +15,7 @@ from lightning_calib.functional.energy import free_energy
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import pool
 from lightning_calib.kit.files import write_text
-from lightning_calib.outputs.store import StoredCase
+from lightning_calib.outputs.stored_cases import StoredCases
 
 FORMAT_VERSION = 1
 CONFIDENCE_BINS = 20
@@ -73,9 +73,10 @@ def shares(index: Tensor, size: int) -> Shares:
     return tuple((counts / counts.sum()).tolist())
 
 
-def case_statistics(case: StoredCase, ensemble: CalibratedEnsemble) -> CaseStatistics:
+def case_statistics(cases: StoredCases, case_id: str, ensemble: CalibratedEnsemble) -> CaseStatistics:
     """Statistics of one stored case under a deployed pipeline."""
-    pooled, mean = case.pooled(ensemble.pipeline.pooling), case.pooled("z")
+    case = cases.store[case_id]
+    pooled, mean = cases.pooled(case_id, ensemble.pipeline.pooling), cases.pooled(case_id, "z")
     if case.valid is not None and not case.valid.any():
         raise ValueError(f"{case.path}: no voxel of the case was predicted")
     return _describe(case.case_id, case.group, ensemble, pooled, mean, case.logits, case.valid)

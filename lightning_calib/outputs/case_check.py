@@ -20,10 +20,7 @@ def check_case(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor,
     _check_shapes(manifest, case_id, logits, target, valid)
     if not logits.is_floating_point() or not logits.isfinite().all():
         raise StoreError(f"case {case_id}: scores hold NaN, infinity or integers; did the training diverge?")
-    wrong = (target < 0) | (target >= manifest.num_classes)
-    if manifest.ignore_index is not None:
-        wrong &= target != manifest.ignore_index
-    if wrong.any():
+    if (wrong := manifest.foreign(target)).any():
         raise StoreError(
             f"case {case_id}: labels {sorted(set(target[wrong].tolist()))[:10]} are neither one of "
             f"{manifest.num_classes} classes nor the ignore_index {manifest.ignore_index}"

@@ -6,10 +6,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from torch import Tensor
+
+from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.files import write_text
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ = (1, 2)  # format versions; stores of the first say nothing of the preprocessing
 MANIFEST = "manifest.json"
 CASES = "cases"
 SUFFIX = ".safetensors"
@@ -72,6 +76,7 @@ class Manifest:
         representation: ``logits`` or ``log_probs``.
         keep: ``members`` for ``logits (M, C, *S)``; ``pooled`` for ``z``, ``p`` and ``p0``, each ``(C, *S)``.
         dtype: ``float32`` or ``float16``.
+        preprocessing: what turns a new image into the networks' input; None where it is not known.
         cases: one record a case, sorted by id.
         format_version: version of this format.
     """
@@ -85,6 +90,7 @@ class Manifest:
     representation: Representation = "logits"
     keep: Keep = "members"
     dtype: StoreDtype = "float32"
+    preprocessing: Preprocessing | None = None
     cases: tuple[CaseRecord, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -126,6 +132,11 @@ class Manifest:
         voxels = max(sum(case.voxels for case in self.cases), 1)
         return {name: sum(case.changed_argmax.get(name, 0) for case in self.cases) / voxels for name in POOLINGS}
 
+    def foreign(self, labels: Tensor) -> Tensor:
+        """Which labels are neither a class nor ``ignore_index``."""
+        foreign = (labels < 0) | (labels >= self.num_classes)
+        return foreign if self.ignore_index is None else foreign & (labels != self.ignore_index)
+
     def header(self) -> Self:
         """The same manifest without its cases: what every case of one store has in common."""
         return replace(self, cases=())
@@ -152,15 +163,17 @@ class Manifest:
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
             version = facts["format_version"]
-            if version != FORMAT_VERSION:
+            if version not in _READ:
                 raise StoreError(
-                    f"{path} has format version {version}, this release reads {FORMAT_VERSION}: "
+                    f"{path} has format version {version}, this release reads {' and '.join(map(str, _READ))}: "
                     "predict again, or use the release that wrote it"
                 )
             known = {entry.name for entry in fields(cls)}
             facts = {name: value for name, value in facts.items() if name in known}
             facts["class_names"] = tuple(facts["class_names"])
             facts["members"] = tuple(Member(**member) for member in facts["members"])
+            if facts.get("preprocessing") is not None:
+                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"])
             facts["cases"] = tuple(CaseRecord.from_dict(case) for case in facts["cases"])
             return cls(**facts)
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:

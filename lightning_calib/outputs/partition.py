@@ -1,7 +1,7 @@
 """Division of a store's cases into ``cal``, ``val`` and ``test``, once for each repeat."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -104,30 +104,24 @@ def make_split(
         (3, 1, 4)
     """
     wanted = dict(zip(PARTS, sizes, strict=True))
-    chosen = {part: _named(store, part, size) for part, size in wanted.items() if isinstance(size, str | list)}
-    fixed = {case_id for ids in chosen.values() for case_id in ids}
-    left = [case_id for case_id in store.case_ids if case_id not in fixed]
-    if groups is not None:
-        torn = {groups[case_id] for case_id in fixed}
-        left = [case_id for case_id in left if groups[case_id] not in torn]
-    counts = _counts(store, {part: wanted[part] for part in PARTS if part not in chosen}, len(left))
-    complete = sum(counts.values()) == len(left)
-    for number, part in enumerate(reversed(PARTS)):  # test first
-        if part in counts:
-            count = counts.pop(part)
-            if complete and not counts:  # groups may have left more or fewer cases than asked for
-                count = len(left)
-            state = np.random.SeedSequence([seed, repeat, number]).generate_state(1)
-            left, chosen[part] = _draw(left, count, int(state[0]), groups)
-    split = Split(**{part: tuple(sorted(chosen[part])) for part in PARTS}, repeat=repeat, seed=seed)
-    _check_sizes(store, split, wanted)
+    listed = {part: _listed(store, part, size) for part, size in wanted.items() if isinstance(size, str | list)}
+    free = _free(store.case_ids, {case_id for ids in listed.values() for case_id in ids}, groups)
+    counts = _counts({part: size for part, size in wanted.items() if part not in listed}, len(free), store.path)
+    parts = listed | _draw_parts(free, counts, [seed, repeat], groups)
+    split = Split(**{part: tuple(sorted(parts[part])) for part in PARTS}, repeat=repeat, seed=seed)
+    for part in PARTS:
+        if not parts[part] and (part == "cal" or wanted[part] not in (0, None, [])):
+            raise ValueError(
+                f"no case is left for {part} (asked for: {wanted[part]}) in {store.path} with "
+                f"{len(store.case_ids)} cases; make the other parts smaller"
+            )
     if groups is not None:
         split.check_groups(groups)
     return split
 
 
-def _named(store: OutputStore, part: str, size: str | list[str]) -> list[str]:
-    """Ids of a list or a text file."""
+def _listed(store: OutputStore, part: str, size: str | list[str]) -> list[str]:
+    """Ids of a part that is given as a list or a text file."""
     if isinstance(size, str):
         if not Path(size).is_file():
             raise ValueError(f"{part} = {size!r} is neither a number, a share, a list of case ids nor a file of them")
@@ -140,48 +134,58 @@ def _named(store: OutputStore, part: str, size: str | list[str]) -> list[str]:
     return size
 
 
-def _counts(store: OutputStore, sizes: Mapping[str, Size], available: int) -> dict[str, int]:
-    """Number of cases of each part that is drawn."""
-    counts: dict[str, int] = {}
-    for part, size in sizes.items():
-        if isinstance(size, float):
-            if not 0 < size < 1:
-                raise ValueError(f"{part} = {size}: a share lies between 0 and 1; write whole numbers without a point")
-            counts[part] = round(size * available)
-        elif size is not None:
-            counts[part] = int(size)  # type: ignore[arg-type]  # lists and files are taken out before
-            if counts[part] < 0:
-                raise ValueError(f"{part} = {size}: a part cannot have fewer than 0 cases")
+def _free(case_ids: Sequence[str], listed: set[str], groups: Mapping[str, str] | None) -> list[str]:
+    """Cases that may be drawn: not listed, and of no group that has a listed case."""
+    taken = set() if groups is None else {groups[case_id] for case_id in listed}
+    return [i for i in case_ids if i not in listed and (groups is None or groups[i] not in taken)]
+
+
+def _counts(sizes: Mapping[str, Size], available: int, where: Path) -> dict[str, int]:
+    """Number of cases of each part that is drawn; one part without a size gets the rest."""
+    counts = {part: _count(part, size, available) for part, size in sizes.items() if size is not None}
     shares = [size for size in sizes.values() if isinstance(size, float)]
-    if len(shares) == len(sizes) and abs(sum(shares) - 1) < 1e-6:  # rounding must not lose a case
-        counts["test"] = available - sum(counts[part] for part in counts if part != "test")
-    rest = [part for part, size in sizes.items() if size is None]
+    if len(shares) == len(sizes) and abs(sum(shares) - 1) < 1e-6:  # rounding must neither lose nor add a case
+        counts["test"] = available - sum(count for part, count in counts.items() if part != "test")
+    total, rest = sum(counts.values()), [part for part in sizes if part not in counts]
     if len(rest) > 1:
         raise ValueError(f"{' and '.join(rest)} are both to get the rest; give all but one of them a size")
-    total = sum(counts.values())
     if total > available:
         raise ValueError(
             f"{' + '.join(f'{part} {count}' for part, count in counts.items())} = {total} cases, but the store "
-            f"{store.path} has {available} to draw from; ask for fewer, or predict more"
+            f"{where} has {available} to draw from; ask for fewer, or predict more"
         )
     return {part: counts.get(part, available - total) for part in sizes}
 
 
-def _draw(left: list[str], count: int, seed: int, groups: Mapping[str, str] | None) -> tuple[list[str], list[str]]:
-    """Cases that stay, and cases drawn."""
-    if count >= len(left):
-        return [], left
-    if groups is None or count == 0:
-        return by_count(left, count, seed)
-    return by_group({case_id: groups[case_id] for case_id in left}, count / len(left), seed)
+def _count(part: str, size: Size, available: int) -> int:
+    """Number of cases that a number or a share stands for."""
+    if isinstance(size, float):
+        if not 0 < size < 1:
+            raise ValueError(f"{part} = {size}: a share lies between 0 and 1; write whole numbers without a point")
+        return round(size * available)
+    assert isinstance(size, int)
+    if size < 0:
+        raise ValueError(f"{part} = {size}: a part cannot have fewer than 0 cases")
+    return size
 
 
-def _check_sizes(store: OutputStore, split: Split, wanted: Mapping[str, Size]) -> None:
-    """Refuse an empty part that was not asked to be empty."""
-    for part in PARTS:
-        empty = not getattr(split, part)
-        if empty and (part == "cal" or wanted[part] not in (0, None, [])):
-            raise ValueError(
-                f"no case is left for {part} (asked for: {wanted[part]}) in {store.path} with "
-                f"{len(store.case_ids)} cases; make the other parts smaller"
-            )
+def _draw_parts(
+    free: list[str], counts: Mapping[str, int], seed: list[int], groups: Mapping[str, str] | None
+) -> dict[str, list[str]]:
+    """Draw ``test``, ``val`` and ``cal`` one after the other, as far as they have a count."""
+    drawn: dict[str, list[str]] = {}
+    all_used = sum(counts.values()) == len(free)
+    last = next((part for part in PARTS if part in counts), None)
+    for number, part in enumerate(reversed(PARTS)):
+        if part not in counts:
+            continue
+        # Whole groups may have left more or fewer cases than asked for: the last part takes them.
+        count = len(free) if all_used and part == last else counts[part]
+        state = int(np.random.SeedSequence([*seed, number]).generate_state(1)[0])
+        if count >= len(free):
+            free, drawn[part] = [], free
+        elif groups is None or count == 0:
+            free, drawn[part] = by_count(free, count, state)
+        else:
+            free, drawn[part] = by_group({i: groups[i] for i in free}, count / len(free), state)
+    return drawn

@@ -51,14 +51,15 @@ class StoredCases:
 
     def read(self, case_id: str) -> tuple[Tensor, Tensor]:
         """Pooled logits ``(C, *S)`` in float32 and target ``(*S)`` of a case."""
-        case = self.store[case_id]
-        logits, target = self.cache.pooled(case_id, self.pooling), case.target
-        valid = case.valid
-        if valid is None:
-            return logits, target
-        if self.outside == "exclude":
-            return logits, target.where(valid, self.ignore_index)
-        return torch.where(valid, logits, self._fill(case)), target
+        return self.pooled(case_id), self.target(case_id)
+
+    def pooled(self, case_id: str, pooling: Pooling | None = None) -> Tensor:
+        """Pooled logits ``(C, *S)`` of a case in float32, without its target; also of another pooling."""
+        case, pooling = self.store[case_id], pooling or self.pooling
+        logits, valid = self.cache.pooled(case_id, pooling), case.valid
+        if valid is None or self.outside == "exclude":
+            return logits
+        return torch.where(valid, logits, self._fill(case, pooling))
 
     def target(self, case_id: str) -> Tensor:
         """Target ``(*S)`` of a case, without its logits."""
@@ -75,10 +76,10 @@ class StoredCases:
         """Flat indices of the voxels that count."""
         return (self.target(case_id).flatten() != self.ignore_index).nonzero().squeeze(1)
 
-    def _fill(self, case: StoredCase) -> Tensor:
+    def _fill(self, case: StoredCase, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, 1, ...)`` of every voxel outside."""
         fill = torch.zeros(self.store.manifest.num_classes)
         background = self.store.manifest.background
         assert background is not None  # the constructor has made sure
         fill[background] = CERTAIN if self.outside == "background_certain" else 1.0
-        return pool(fill[None, None], self.pooling)[0].view(-1, *(1 for _ in case.shape))
+        return pool(fill[None, None], pooling)[0].view(-1, *(1 for _ in case.shape))

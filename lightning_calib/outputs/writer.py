@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, pool
 from lightning_calib.kit.files import atomic_path, sha256, write_text
 from lightning_calib.outputs.case_check import check_case
@@ -53,6 +54,7 @@ class OutputWriter:
         keep: ``members``, or ``pooled`` for ``z``, ``p`` and ``p0`` in place of the members.
         dtype: precision of the stored scores.
         groups: group of each case; a case that is absent is its own group.
+        preprocessing: what turns a new image into the networks' input, where it is known.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class OutputWriter:
         keep: Keep = "members",
         dtype: StoreDtype = "float32",
         groups: Mapping[str, str] | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         """Open a new or an unfinished store."""
         self.path = Path(path)
@@ -82,6 +85,7 @@ class OutputWriter:
             representation=representation,
             keep=keep,
             dtype=dtype,
+            preprocessing=preprocessing,
         )
         self._facts = self.path / _UNFINISHED
         finished = self._continue(self.path / MANIFEST)
@@ -98,6 +102,8 @@ class OutputWriter:
             return None
         earlier = Manifest.load(path)
         ours, theirs = asdict(self.manifest), asdict(earlier.header())
+        if earlier.format_version < self.manifest.format_version:  # it knew of no preprocessing
+            theirs |= {name: ours[name] for name in ("format_version", "preprocessing")}
         if differing := [name for name in ours if ours[name] != theirs[name]]:
             told = "; ".join(f"{name}: {theirs[name]!r} there, {ours[name]!r} now" for name in differing)
             raise StoreError(

@@ -34,6 +34,7 @@ class Inference:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        self.mirror_axes = tuple(self.mirror_axes or ())  # JSON knows lists
         if not 0 <= self.overlap < 1:
             raise ValueError(f"overlap is in [0, 1), got {self.overlap}")
         if self.window is not None and min(self.window) < 1:

@@ -1,15 +1,15 @@
 """The LightningModule that applies all members of an ensemble, case by case."""
 
-import copy
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from pytorch_lightning import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 
+from lightning_calib.segmenters import Members
 from lightning_calib.tasks.segmentation import Batch, SegmentationTask
 
 
@@ -34,10 +34,10 @@ class EnsemblePrediction(LightningModule):
         done: ids of cases to pass over, since they are written already.
     """
 
-    def __init__(self, members: Sequence[SegmentationTask]) -> None:
+    def __init__(self, members: Members) -> None:
         """Keep the members."""
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members = members
         self.done: Set[str] = frozenset()
 
     @classmethod
@@ -48,18 +48,7 @@ class EnsemblePrediction(LightningModule):
             task: a task of the members' architecture.
             checkpoints: name and checkpoint file of each member.
         """
-        members = []
-        for name, path in checkpoints.items():
-            member = copy.deepcopy(task)
-            weights = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-            try:
-                member.load_state_dict(weights)
-            except RuntimeError as problem:
-                raise ValueError(
-                    f"member {name}: {path} was trained with another network than the config names: {problem}"
-                ) from problem
-            members.append(member)
-        return cls(members)
+        return cls(Members.load(task.network, checkpoints, task.inference))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Prediction | str:
         """Outputs of one case; only its id where it is done already."""
@@ -67,14 +56,10 @@ class EnsemblePrediction(LightningModule):
         if case_id in self.done:
             return str(case_id)
         restore = self.trainer.datamodule.restore  # type: ignore[attr-defined]
-        scores = []
-        for member in self.members:
-            assert isinstance(member, SegmentationTask)
-            scores.append(restore(member.score(batch["image"])[0].cpu(), case_id))
         valid, geometry = batch.get("valid"), batch.get("geometry")
         return Prediction(
             case_id=case_id,
-            logits=torch.stack(scores),
+            logits=self.members.restored(batch["image"], partial(restore, case_id=case_id)),
             target=batch["target"][0].cpu(),
             valid=None if valid is None else valid[0].cpu(),
             geometry=None if geometry is None else geometry[0],

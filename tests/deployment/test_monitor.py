@@ -13,6 +13,7 @@ from lightning_calib.deployment import CalibratedEnsemble
 from lightning_calib.deployment.monitor import draw, ks_distance, monitor, stability_index
 from lightning_calib.deployment.statistics import CaseStatistics, case_statistics, load_statistics
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.outputs.writer import OutputWriter
 from tests.deployment.runs import calibrate
 from tests.stores import write_store
@@ -84,7 +85,7 @@ def test_statistics_of_a_case(tmp_path):
     store = write_store(tmp_path / "outputs", cases=6, members=3, valid=True)
     ensemble = CalibratedEnsemble(Pipeline.parse("identity(z)", 4))
     case = store["case-00"]
-    found = case_statistics(case, ensemble)
+    found = case_statistics(StoredCases(store), case.case_id, ensemble)
     inside = case.valid.numpy()
     pooled = case.logits.double().mean(0).numpy()[:, inside]
     probs = np.exp(pooled) / np.exp(pooled).sum(0)
@@ -101,7 +102,7 @@ def test_statistics_of_a_case(tmp_path):
 
 def test_pooled_stores_have_no_votes(tmp_path):
     store = write_store(tmp_path / "outputs", cases=1, keep="pooled")
-    found = case_statistics(store["case-00"], CalibratedEnsemble(Pipeline.parse("ts(p)", 4)))
+    found = case_statistics(StoredCases(store), "case-00", CalibratedEnsemble(Pipeline.parse("ts(p)", 4)))
     assert found.votes is None
     assert found.dissent is None
 

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.outputs.manifest import Member, StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -166,6 +167,21 @@ def test_other_versions_and_unfinished_stores_say_what_to_do(tmp_path):
     manifest.write_text(json.dumps(facts | {"format_version": 99}))
     with pytest.raises(StoreError, match="format version 99"):
         OutputStore(tmp_path / "new")
+
+
+def test_a_store_of_the_first_version_is_read_and_continued(tmp_path):
+    writer_at(tmp_path).write("a", *make_case(0))
+    writer_at(tmp_path).finish()
+    manifest = tmp_path / "manifest.json"
+    facts = json.loads(manifest.read_text()) | {"format_version": 1}
+    del facts["preprocessing"]
+    manifest.write_text(json.dumps(facts))
+    assert OutputStore(tmp_path).manifest.preprocessing is None
+    preprocessing = Preprocessing("image", 3, {"name": "pictures", "options": {}}, image_size=(8, 8))
+    writer_at(tmp_path, preprocessing=preprocessing).write("b", *make_case(1))
+    writer_at(tmp_path, preprocessing=preprocessing).finish()
+    assert OutputStore(tmp_path).manifest.preprocessing == preprocessing
+    assert OutputStore(tmp_path).case_ids == ("a", "b")
 
 
 def test_a_missing_case_is_named_with_what_there_is(tmp_path):

@@ -1,6 +1,7 @@
 """The data module over stored outputs: partitions, batches, caches, what lies outside."""
 
 import json
+import pickle
 from itertools import combinations
 from pathlib import Path
 
@@ -305,3 +306,24 @@ def test_memory_does_not_grow_with_the_store(store):
     maps = Path("/proc/self/maps").read_text()
     assert str(store.path / FOLDER / "z" / "case-00.safetensors") in maps, "pooled maps are copied, not mapped"
     assert all(torch.equal(a, b) for a, b in zip(kept, mapped, strict=True))
+
+
+def test_a_listed_part_stays_as_listed_beside_shares(tmp_path):
+    store = write_store(tmp_path / "outputs", cases=7)
+    listed = list(store.case_ids[1:3])
+    split = make_split(store, sizes=(0.5, 0.5, listed))
+    assert list(split.test) == listed
+    assert not {*split.cal, *split.val} & set(listed)
+
+
+def test_a_spawned_process_gets_the_same_data(tmp_path):
+    store = write_store(tmp_path / "outputs", cases=8)
+    data = StoredOutputsDataModule(store, pooling="z", cal=3, val=2, train_batches="voxels", batch_voxels=64)
+    data.train_dataloader().dataset[SampleKey(0, 0, 0)]  # what was read in this process does not matter
+    copy = pickle.loads(pickle.dumps(data))
+    assert copy.split == data.split
+    for part in ("train", "val", "test"):
+        ours, theirs = (getattr(each, f"{part}_dataloader")() for each in (data, copy))
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one["logits"], other["logits"])
+            assert torch.equal(one["target"], other["target"])

@@ -11,7 +11,15 @@ from lightning_calib.callbacks.outputs import StoreOutputs
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from lightning_calib.segmenters import AdamWCosine, Inference, Network, NnUNetSGD, ResidualEncoderUNet, Segmenter
+from lightning_calib.segmenters import (
+    AdamWCosine,
+    Inference,
+    Members,
+    Network,
+    NnUNetSGD,
+    ResidualEncoderUNet,
+    Segmenter,
+)
 from lightning_calib.segmenters.losses import deep_supervision_loss, dice_ce
 from lightning_calib.tasks.prediction import EnsemblePrediction
 from lightning_calib.tasks.segmentation import SegmentationTask
@@ -185,7 +193,7 @@ class Wide(Network):
 
 def test_memory_of_predict_does_not_grow_with_the_cases(tmp_path):
     data, count = Noise(40, (256, 256)), 40
-    members = [SegmentationTask(Wide(), num_classes=8, in_channels=1, ignore_index=IGNORE) for _ in range(2)]
+    members = Members([Wide().build(in_channels=1, num_classes=8, spatial_dims=2) for _ in range(2)])
 
     def open_writer():
         names = [f"class_{n}" for n in range(8)]

@@ -88,15 +88,18 @@ def leak(pool: Hashes, training: Hashes) -> Finding | None:
     both = [(name, known[content]) for name, content in pool.items() if content in known]
     if not both:
         return None
-    listed = "; ".join(f"{name} is {other}" for name, other in both[:5]) + ("; ..." if len(both) > 5 else "")
     return Finding(
         "training_leak",
         "error",
-        f"{len(both)} of {len(pool)} images of the pool set are among the {len(training)} of training: {listed}",
+        f"{len(both)} of {len(pool)} images of the pool set are among the {len(training)} of training: {_listed(both)}",
         "pool set and training set were drawn from one list, or a file was copied under another name",
         "leave these cases out of the store: networks are surer of what they were trained on, and calibrators fitted "
         "there do not hold elsewhere",
     )
+
+
+def _listed(pairs: list[tuple[str, str]]) -> str:
+    return "; ".join(f"{one} is {other}" for one, other in pairs[:5]) + ("; ..." if len(pairs) > 5 else "")
 
 
 def duplicates(store: OutputStore) -> Finding | None:
@@ -109,11 +112,10 @@ def duplicates(store: OutputStore) -> Finding | None:
     ]
     if not twice:
         return None
-    listed = "; ".join(f"{one} is {other}" for one, other in twice[:5]) + ("; ..." if len(twice) > 5 else "")
     return Finding(
         "duplicate_cases",
         "warning",
-        f"{len(twice)} of {len(store)} cases have exactly the scores and labels of another: {listed}",
+        f"{len(twice)} of {len(store)} cases have exactly the scores and labels of another: {_listed(twice)}",
         "an image is in the pool set under two names",
         "keep one of each: otherwise the same image can be in cal and in test",
         tuple(one for one, _ in twice),

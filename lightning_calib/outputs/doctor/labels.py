@@ -25,9 +25,7 @@ Confusion = Tensor  # (C, C) int64: rows are labels, columns predictions
 def label_range(sample: Sample) -> str | None:
     """Labels that are neither a class nor ``ignore_index``."""
     manifest = sample.case.manifest
-    wrong = (sample.labels < 0) | (sample.labels >= manifest.num_classes)
-    if manifest.ignore_index is not None:
-        wrong &= sample.labels != manifest.ignore_index
+    wrong = manifest.foreign(sample.labels)
     if not wrong.any():
         return None
     counts = sorted(Counter(sample.labels[wrong].tolist()).items())

@@ -1,6 +1,7 @@
 """What nnU-Net's ``dataset.json`` says about classes."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def _single(number: Any) -> Any:  # noqa: ANN401  # JSON
     return number[0] if isinstance(number, list) else number
 
 
-def label_files(folder: Path, ending: str) -> dict[str, Path]:
-    """Label files of a folder by case."""
+def label_files(folder: Path, ending: str, case_ids: Collection[str]) -> dict[str, Path]:
+    """Label files of a folder by case; every case must have one."""
     if ending not in SUFFIXES:
         raise StoreError(
             f"labels of type {ending} in {folder} cannot be read: convert them to one of {' '.join(SUFFIXES)}"
@@ -78,6 +79,8 @@ def label_files(folder: Path, ending: str) -> dict[str, Path]:
     found = {p.name.removesuffix(ending): p for p in sorted(folder.glob(f"[!.]*{ending}"))} if folder.is_dir() else {}
     if not found:
         raise StoreError(f"{folder}: {'no files of ' + ending if folder.is_dir() else 'no such folder'}")
+    if unlabelled := sorted(set(case_ids) - set(found)):
+        raise StoreError(f"no labels in {folder} for {len(unlabelled)} case(s): {', '.join(unlabelled[:20])}")
     return found
 
 

@@ -65,9 +65,7 @@ class FoldPredictor:
                 "from people you trust, say --trust_model_folder true; otherwise import --predictions"
             )
         self._images = image_files(images, self.facts.file_ending)
-        self._labels = label_files(targets, self.facts.file_ending)
-        if unlabelled := sorted(set(self._images) - set(self._labels)):
-            raise StoreError(f"no labels in {targets} for {len(unlabelled)} case(s): {', '.join(unlabelled[:20])}")
+        self._labels = label_files(targets, self.facts.file_ending, self._images)
 
     @property
     def case_ids(self) -> list[str]:

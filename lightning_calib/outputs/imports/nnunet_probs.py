@@ -56,9 +56,7 @@ class ProbabilityFolders:
                 f"{lacking[0]} and {len(lacking) - 1} more are missing: geometry and order of axes come from the "
                 "segmentation that nnU-Net writes beside the probabilities"
             )
-        self._labels.update(label_files(self.targets, facts.file_ending))
-        if unlabelled := sorted(set(self.case_ids) - set(self._labels)):
-            raise StoreError(f"no labels in {self.targets} for {len(unlabelled)} case(s): {', '.join(unlabelled[:20])}")
+        self._labels.update(label_files(self.targets, facts.file_ending, self.case_ids))
 
     @property
     def facts(self) -> DatasetFacts:
