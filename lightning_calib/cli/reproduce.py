@@ -7,7 +7,8 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_calib.cli.run import available_cores, quiet, run
+from lightning_calib.cli.run import quiet, run
+from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.report.build import build_report

@@ -2,7 +2,6 @@
 
 import json as json_format
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.noise import silence
+from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment.plan import Protocol
 from lightning_calib.experiment.recommend import Preserve, describe, recommend
 from lightning_calib.experiment.results import Results
@@ -103,8 +103,3 @@ def table_text(results: Results) -> str:
             cells = [table.text(row, column) + ("*" if row.cells[column.key].best else " ") for column in table.columns]
             lines.append(f"{row.pipeline!s:<12}{mark:<2}" + "".join(f"{cell:>12}" for cell in cells))
     return "\n".join([*lines, "*: best of its column; x: not translation invariant"])
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

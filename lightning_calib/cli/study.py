@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.cli.run import available_cores, quiet
+from lightning_calib.cli.run import quiet
+from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.report.build import build_report
 from lightning_calib.studies.base import Pipelines, Study

@@ -1,72 +1,60 @@
-"""Jobs spread over processes, each with the same number of threads; a job that dies takes no other with it."""
+"""Jobs spread over processes of this machine; a job that dies takes no other with it."""
 
 import multiprocessing
 import os
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Generic, Self, TypeVar
+from typing import Any
 
 import torch
 
-Job = TypeVar("Job")
+from lightning_calib.executors.base import Executor, Job, Outcome, attempt
+from lightning_calib.kit.registry import import_modules, registering_modules
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-TRACEBACK_LINES = 30
+SLOT = "LIGHTNING_CALIB_SLOT"  # environment variable of a worker: its number
 
 
-@dataclass(frozen=True)
-class Outcome(Generic[Job]):
-    """What became of a job: its error is None where it went well."""
-
-    job: Job
-    error: str | None = None
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Workers:
-    """Processes that do jobs, used as a context.
+class LocalExecutor(Executor):
+    """Worker processes on this machine.
 
     Every worker is a fresh process with ``threads`` threads, so that results do not depend on how many workers
     there are. A worker that is killed (out of memory, say) fails its own job and is replaced. Workers end when
-    their parent does, in whatever way.
+    their parent does, in whatever way. What was registered here is registered in the workers, too.
 
     Args:
-        count: number of processes; 0 does everything in this one.
+        slots: number of processes; 0 does everything in this one; None takes one a core.
         threads: threads a job.
         start: called once in every process before its first job; importable by name.
     """
 
-    def __init__(self, count: int = 1, threads: int = 1, start: Callable[[], None] | None = None) -> None:
-        if count < 0 or threads < 1:
-            raise ValueError(f"workers = {count}, threads = {threads}; give at least 0 workers and 1 thread")
-        self.count, self.threads, self.start = count, threads, start
+    def __init__(self, slots: int | None = None, threads: int = 1, start: Callable[[], None] | None = None) -> None:
+        slots = available_cores() if slots is None else slots
+        if slots < 0 or threads < 1:
+            raise ValueError(f"workers = {slots}, threads = {threads}; give at least 0 workers and 1 thread")
+        self.slots, self.threads, self.start = slots, threads, start
         self._pool: list[_Worker] = []
 
-    def __enter__(self) -> Self:
-        """Processes are started when there are jobs for them."""
-        return self
-
-    def __exit__(self, *problem: object) -> None:
+    def close(self) -> None:
         """End all processes, busy ones at once."""
-        for worker in self._pool:
-            worker.stop()
+        while self._pool:
+            self._pool.pop().stop()
 
     def run(self, jobs: Sequence[Job], work: Callable[[Job], None]) -> Iterator[Outcome[Job]]:
-        """Do all jobs and yield each outcome as it comes.
-
-        Args:
-            jobs: what to do; handed out in this order.
-            work: what to do with a job; importable by name, since it runs in other processes.
-        """
-        if self.count == 0:
+        """Do all jobs, handed out in their order, and yield each outcome as it comes."""
+        if self.slots == 0:
             yield from _here(jobs, work, self.threads)
             return
-        while len(self._pool) < min(self.count, len(jobs)):
-            self._pool.append(_Worker(self.threads, self.start))
+        while len(self._pool) < min(self.slots, len(jobs)):
+            self._pool.append(_Worker(len(self._pool), self.threads, self.start))
         waiting = list(jobs)
         for worker in self._pool[: len(jobs)]:
             worker.give(waiting.pop(0), work)
@@ -84,7 +72,7 @@ def _here(jobs: Sequence[Job], work: Callable[[Job], None], threads: int) -> Ite
     torch.set_num_threads(threads)
     try:
         for job in jobs:
-            yield Outcome(job, _attempt(work, job))
+            yield Outcome(job, attempt(work, job))
     finally:
         torch.set_num_threads(before)
 
@@ -92,16 +80,17 @@ def _here(jobs: Sequence[Job], work: Callable[[Job], None], threads: int) -> Ite
 class _Worker:
     """A process that does one job after the other."""
 
-    def __init__(self, threads: int, start: Callable[[], None] | None) -> None:
-        self.threads, self.start = threads, start
+    def __init__(self, slot: int, threads: int, start: Callable[[], None] | None) -> None:
+        self.slot, self.threads, self.start = slot, threads, start
         self.job: Any = None
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, self.threads, self.start))
-        with _environment(dict.fromkeys(_THREAD_VARIABLES, str(self.threads))):
+        arguments = (theirs, self.threads, registering_modules(), self.start)
+        self.process: SpawnProcess = context.Process(target=_serve, args=arguments)
+        with _environment({**dict.fromkeys(_THREAD_VARIABLES, str(self.threads)), SLOT: str(self.slot)}):
             self.process.start()
         theirs.close()
 
@@ -129,10 +118,11 @@ class _Worker:
         self.process.join()
 
 
-def _serve(connection: Connection, threads: int, start: Callable[[], None] | None) -> None:
+def _serve(connection: Connection, threads: int, modules: list[str], start: Callable[[], None] | None) -> None:
     """Life of a worker."""
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    broken = attempt(import_modules, modules)
     if start is not None:
         start()
     while True:
@@ -140,7 +130,7 @@ def _serve(connection: Connection, threads: int, start: Callable[[], None] | Non
             work, job = connection.recv()
         except EOFError:
             return
-        connection.send(_attempt(work, job))
+        connection.send(broken or attempt(work, job))
 
 
 def _end_with_parent() -> None:
@@ -149,16 +139,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _attempt(work: Callable[[Job], None], job: Job) -> str | None:
-    """Do a job; its error as text, with the last lines of the traceback."""
-    try:
-        work(job)
-    except Exception as problem:
-        lines = traceback.format_exc().strip().splitlines()[-TRACEBACK_LINES:]
-        return "\n".join([f"{type(problem).__name__}: {problem}", "", *lines])
-    return None
 
 
 @contextmanager

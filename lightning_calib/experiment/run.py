@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.calibrators.storage import load_calibrator
-from lightning_calib.executors.local import Workers
+from lightning_calib.executors.base import Executor
+from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
 from lightning_calib.experiment.plan import LOCAL, Protocol, Task
@@ -61,7 +62,7 @@ def run_protocol(
     root, began = Path(folder), time.perf_counter()
     prepare(protocol, root)
     shown = partial(Display, workers=workers, quiet=not display)
-    with Workers(workers, protocol.threads, start) as processes:
+    with LocalExecutor(workers, protocol.threads, start) as processes:
         fit_all(protocol, root, processes, shown)
         evaluate_all(protocol, root, processes, shown)
     summary = write_summary(root)
@@ -84,7 +85,7 @@ def prepare(protocol: Protocol, root: Path) -> None:
     write_json(root / layout.SETTINGS, protocol.describe())
 
 
-def fit_all(protocol: Protocol, root: Path, processes: Workers, display: Callable[..., Display]) -> None:
+def fit_all(protocol: Protocol, root: Path, processes: Executor, display: Callable[..., Display]) -> None:
     """Fit every pipeline in every repeat that has no fit with these settings."""
     tasks = [task for task in protocol.tasks if not records.fit_done(_folder(root, task), protocol.fit_hash(task))]
     with display(task.name.calibrator for task in tasks) as shown:
@@ -121,7 +122,7 @@ def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
     records.add_timing(folder, fit=time.perf_counter() - started)
 
 
-def evaluate_all(protocol: Protocol, root: Path, processes: Workers, display: Callable[..., Display]) -> None:
+def evaluate_all(protocol: Protocol, root: Path, processes: Executor, display: Callable[..., Display]) -> None:
     """Evaluate every fit that has no scores yet."""
     jobs = pending_evaluations(protocol, root)
     failed: list[EvaluationJob] = []
@@ -168,7 +169,7 @@ def pooled_cases(data: StoredOutputsDataModule) -> Iterator[TestCase]:
         yield TestCase(case_ids[0], logits, target, data.distance(case_ids[0])[None])
 
 
-def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, processes: Workers) -> None:
+def _one_by_one(protocol: Protocol, root: Path, job: EvaluationJob, processes: Executor) -> None:
     """Evaluate the pipelines of a failed pass apart, so that only the one at fault is lost."""
     jobs = [EvaluationJob(job.repeat, job.pooling, (name,)) for name in job.pipelines]
     for outcome in processes.run(jobs, partial(evaluate_job, protocol, root)):

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -40,16 +41,22 @@ class Registry(Generic[Thing]):
     ) -> None:
         self.kind, self.group, self.ours, self.check = kind, group, dict(ours), check
         self.registered: dict[str, Thing] = {}
-        REGISTRIES[group] = self
 
     def register(self, name: str, thing: Thing) -> Thing:
         """Add a thing of one's own; the same thing may be added again, another one under a taken name may not."""
-        if name in self.ours or self.registered.get(name, thing) is not thing:
+        if name in self.ours or not self._same(self.registered.get(name, thing), thing):
             raise ValueError(f"there is a {self.kind} {name!r} already; choose another name")
         if self.check is not None:
             self.check(name, thing)
         self.registered[name] = thing
+        _note_caller()
         return thing
+
+    @staticmethod
+    def _same(first: object, second: object) -> bool:
+        """Whether two things are one, also where a module was run twice, as Python does with scripts in workers."""
+        name = getattr(first, "__qualname__", None)
+        return first is second or first == second or (name is not None and name == getattr(second, "__qualname__", 0))
 
     def __getitem__(self, name: str) -> Thing:
         """The thing of a name; a wrong name lists the right ones."""
@@ -98,19 +105,37 @@ class Registry(Generic[Thing]):
         return found
 
 
-REGISTRIES: dict[str, Registry[Any]] = {}
+_MODULES: dict[str, None] = {}  # modules whose import registers something, in order
 
 
-def snapshot() -> list[tuple[str, str, Any]]:
-    """What was registered by hand or by dotted path in this process: group, name, thing; for worker processes."""
-    return [(group, name, thing) for group, each in REGISTRIES.items() for name, thing in each.registered.items()]
+def _note_caller() -> None:
+    """Remember the module that registers something, behind our ``register_*`` functions: workers import it, too."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name.startswith("register_"):
+        frame = frame.f_back
+    if (name := str(frame.f_globals.get("__name__"))) != __name__:  # entry points and dotted paths need no help
+        _MODULES[name] = None
 
 
-def restore(registered: list[tuple[str, str, Any]]) -> None:
-    """Register in this process what :func:`snapshot` found in another one."""
-    for group, name, thing in registered:
-        if name not in REGISTRIES[group].registered:
-            REGISTRIES[group].registered[name] = thing
+def registering_modules() -> list[str]:
+    """Modules that registered something here; imported elsewhere, they register it there.
+
+    Raises:
+        ValueError: where that was done in a notebook or at a prompt, which other processes cannot import.
+    """
+    main = sys.modules["__main__"]
+    if "__main__" in _MODULES and not hasattr(main, "__file__"):
+        raise ValueError(
+            "something was registered in a notebook or at a prompt, which worker processes cannot import: "
+            "put it into a module, or do without workers (workers=0)"
+        )
+    return [name for name in _MODULES if name not in ("__main__", "__mp_main__")]  # Python itself runs these again
+
+
+def import_modules(names: list[str]) -> None:
+    """Import the modules that registered something in the parent process."""
+    for name in names:
+        importlib.import_module(name)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
-from lightning_calib.executors.local import Workers
+from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.evaluation import TestCase
 from lightning_calib.experiment.results import Results
@@ -130,7 +130,7 @@ class Study:
         failed: dict[str, str] = {}
         threads = int(self.results.settings.get("threads", 1))
         with (
-            Workers(self.workers, threads, self.start) as processes,
+            LocalExecutor(self.workers, threads, self.start) as processes,
             Display([self.name for _ in jobs], self.workers, quiet=not self.display) as shown,
         ):
             started = time.perf_counter()

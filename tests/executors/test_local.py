@@ -11,12 +11,12 @@ import psutil
 import pytest
 import torch
 
-from lightning_calib.executors.local import Workers
+from lightning_calib.executors.local import LocalExecutor
 from tests.experiment.jobs import note
 
 
 def outcomes(folder, jobs, workers, threads=1):
-    with Workers(workers, threads) as processes:
+    with LocalExecutor(workers, threads) as processes:
         return {outcome.job: outcome.error for outcome in processes.run(jobs, partial(note, folder))}
 
 
@@ -54,8 +54,8 @@ def test_workers_end_with_their_parent(tmp_path):
     """The parent is killed outright; the worker must not go on."""
     code = (
         "from functools import partial; from pathlib import Path;"
-        "from lightning_calib.executors.local import Workers; from tests.experiment.jobs import wait_for_end;"
-        f"list(Workers(1).run([1], partial(wait_for_end, Path({str(tmp_path)!r}))))"
+        "from lightning_calib.executors.local import LocalExecutor; from tests.experiment.jobs import wait_for_end;"
+        f"list(LocalExecutor(1).run([1], partial(wait_for_end, Path({str(tmp_path)!r}))))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     try:

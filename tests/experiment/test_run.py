@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_calib.experiment import benchmark, layout
+from lightning_calib.experiment import layout
+from lightning_calib.experiment import run as benchmark
 from lightning_calib.experiment.plan import Protocol, Task
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.run import evaluate_job, pending_evaluations, run_protocol

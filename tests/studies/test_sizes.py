@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_calib.experiment import benchmark
+from lightning_calib.experiment import run as benchmark
 from lightning_calib.experiment.plan import Protocol
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
