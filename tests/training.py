@@ -1,5 +1,6 @@
 """What tests of training share: a one-layer network, a tiny config, and the command line in this process."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -54,7 +55,16 @@ def tiny_config(folder: Path, epochs: int = 2, pool: int = 5, **trainer) -> Path
 
 def train(command: str, config: Path, *options: str) -> None:
     """``python train.py <command> --config <config> <options>``, without a process of its own."""
-    main([command, "--config", str(config), *map(str, options)])
+    assert main([command, "--config", str(config), *map(str, options)]) == 0
+
+
+def refused(capsys, message: str, command: str, config: Path, *options: str) -> None:
+    """The same for a command that must end in a message, first and without a traceback."""
+    capsys.readouterr()
+    assert main([command, "--config", str(config), *map(str, options)]) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"error: .*{message}", error), error
+    assert "Traceback" not in error
 
 
 def file_bytes(folder: Path) -> dict[str, bytes]:
