@@ -35,6 +35,11 @@ class Explode(Callback):
             raise RuntimeError("the crash of this test")
 
 
+def explosion(flag: Path, epoch: int) -> dict[str, object]:
+    """The config of a crash that comes once."""
+    return {"class_path": "tests.training.Explode", "init_args": {"epoch": epoch, "flag": str(flag)}}
+
+
 def tiny_config(folder: Path, epochs: int = 2, pool: int = 5, **trainer) -> Path:
     """Config of a run that takes a second: four classes, 16 x 24 pixels."""
     config = {

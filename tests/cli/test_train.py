@@ -9,7 +9,7 @@ import yaml
 
 from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.outputs.store import OutputStore
-from tests.training import TinyNetwork, file_bytes, refused, tiny_config, train
+from tests.training import TinyNetwork, explosion, file_bytes, refused, tiny_config, train
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,7 @@ def test_members_differ_by_their_seed_alone(two_members, tmp_path):
 def test_an_interrupted_member_resumes_to_the_same_weights(tmp_path, epoch):
     straight = tiny_config(tmp_path / "straight", epochs=4)
     train("fit", straight)
-    flag = {"class_path": "tests.training.Explode", "init_args": {"epoch": epoch, "flag": str(tmp_path / "flag")}}
-    broken = tiny_config(tmp_path / "broken", epochs=4, callbacks=[flag])
+    broken = tiny_config(tmp_path / "broken", epochs=4, callbacks=[explosion(tmp_path / "flag", epoch)])
     with pytest.raises(RuntimeError, match="the crash of this test"):
         train("fit", broken)
     member = tmp_path / "broken" / "runs" / "tiny" / "members" / "0"
@@ -196,3 +195,24 @@ def test_a_member_that_is_being_trained_is_not_trained_twice(run, monkeypatch, c
     member = run_folder.RunFolder(run.parent / "runs" / "tiny").member(0)
     with member.locked():
         refused(capsys, "member 0 in .* is in use by another process", "fit", run)
+
+
+def test_a_kill_while_the_config_is_written_leaves_a_healthy_member(tmp_path, monkeypatch):
+    config = tiny_config(tmp_path, callbacks=[explosion(tmp_path / "flag", 1)])
+    with pytest.raises(RuntimeError, match="the crash of this test"):
+        train("fit", config)
+    kept = tmp_path / "runs" / "tiny" / "members" / "0" / "config.yaml"
+    before = kept.read_bytes()
+
+    def killed(path, text, *args, **options):
+        with open(path, "w") as file:
+            file.write(text[: len(text) // 2])
+        raise SystemExit("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(kept), "write_text", killed)
+        with pytest.raises(SystemExit, match="killed here"):
+            train("fit", config)
+    assert kept.read_bytes() == before
+    train("fit", config)
+    assert (kept.parent / "finished.json").exists()
