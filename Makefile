@@ -1,4 +1,7 @@
-PYTHON ?= python3.11
+# The first of these that is Python 3.11, 3.12 or 3.13; `make demo PYTHON=/path/to/python` takes another one.
+NAMES := python3.11 python3.12 python3.13 python3 python
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(firstword $(foreach name,$(NAMES),$(shell $(name) -c '$(FITS)' 2>/dev/null && echo $(name))))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -11,6 +14,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.13 here; name one: make demo PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]" --constraint constraints.txt

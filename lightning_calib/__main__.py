@@ -1,27 +1,33 @@
-"""The commands of an installed package: ``python -m lightning_calib train|calibrate|demo ...``."""
+"""The commands of an installed package: ``lightning-calib train|calibrate|demo ...``."""
 
-import importlib
 import sys
+from collections.abc import Sequence
 
-COMMANDS = {
-    "train": "train segmentation ensembles and store their outputs",
-    "calibrate": "fit, compare and deploy calibrators on stored outputs",
-    "demo": "from nothing to a calibrated ensemble on made-up images",
+from lightning_calib.cli.commands import Commands, answered, load
+from lightning_calib.cli.errors import guarded
+
+COMMANDS: Commands = {
+    "train": "lightning_calib.cli.train:main",
+    "calibrate": "lightning_calib.cli.calibrate:main",
+    "demo": "lightning_calib.cli.demo:main",
 }
 
 
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> int:
     """Hand the rest of the command line to the command that it starts with."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in COMMANDS:
-        listed = "\n".join(f"  {command:<10} {what}" for command, what in COMMANDS.items())
-        usage = f"usage: lightning-calib COMMAND ...\n\n{listed}\n\nCOMMAND --help says more."
-        if name in ("-h", "--help"):
-            print(usage)
-            return
-        sys.exit(f"unknown command {name!r}\n{usage}" if name else usage)
-    sys.exit(importlib.import_module(f"lightning_calib.cli.{name}").main(sys.argv[2:]))
+    line = list(sys.argv[1:] if args is None else args)
+    return guarded(lambda: _run(line))
+
+
+def _run(line: list[str]) -> int:
+    about = "Trustworthy confidences for segmentation ensembles."
+    if answered("lightning-calib", about, COMMANDS, line):
+        return 0
+    if line[0] not in COMMANDS:
+        raise ValueError(f"unknown option {line[0]!r}; a command comes first: {', '.join(COMMANDS)}")
+    code: int = load(COMMANDS[line[0]])(line[1:])
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

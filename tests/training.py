@@ -1,5 +1,6 @@
 """What tests of training share: a one-layer network, a tiny config, and the command line in this process."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -34,6 +35,11 @@ class Explode(Callback):
             raise RuntimeError("the crash of this test")
 
 
+def explosion(flag: Path, epoch: int) -> dict[str, object]:
+    """The config of a crash that comes once."""
+    return {"class_path": "tests.training.Explode", "init_args": {"epoch": epoch, "flag": str(flag)}}
+
+
 def tiny_config(folder: Path, epochs: int = 2, pool: int = 5, **trainer) -> Path:
     """Config of a run that takes a second: four classes, 16 x 24 pixels."""
     config = {
@@ -54,7 +60,16 @@ def tiny_config(folder: Path, epochs: int = 2, pool: int = 5, **trainer) -> Path
 
 def train(command: str, config: Path, *options: str) -> None:
     """``python train.py <command> --config <config> <options>``, without a process of its own."""
-    main([command, "--config", str(config), *map(str, options)])
+    assert main([command, "--config", str(config), *map(str, options)]) == 0
+
+
+def refused(capsys, message: str, command: str, config: Path, *options: str) -> None:
+    """The same for a command that must end in a message, first and without a traceback."""
+    capsys.readouterr()
+    assert main([command, "--config", str(config), *map(str, options)]) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"error: .*{message}", error), error
+    assert "Traceback" not in error
 
 
 def file_bytes(folder: Path) -> dict[str, bytes]:

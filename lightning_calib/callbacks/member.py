@@ -1,16 +1,13 @@
 """Callbacks of a member that trains as a process of its own: progress for its parent, an end with it."""
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from lightning_calib.kit.files import atomic_path, write_text
-
-PARENT = "LIGHTNING_CALIB_PARENT"  # environment variable: process id of the run that started this one
+from lightning_calib.kit.child import orphaned
+from lightning_calib.kit.files import atomic_path, write_json
 
 
 class ProgressFile(Callback):
@@ -30,8 +27,7 @@ class ProgressFile(Callback):
             return
         scores = {name: float(value) for name, value in trainer.callback_metrics.items()}
         facts = {"epoch": trainer.current_epoch + 1, "max_epochs": trainer.max_epochs, "scores": scores}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps(facts))
+        write_json(self.path, facts)
 
 
 class StopWithParent(Callback):
@@ -45,10 +41,9 @@ class StopWithParent(Callback):
         batch_idx: int,
     ) -> None:
         """Look for the parent before each batch."""
-        parent = os.environ.get(PARENT)
         # Ranks of a distributed run are children of the first one, not of the ensemble.
-        if parent and trainer.is_global_zero and os.getppid() != int(parent):
-            raise SystemExit(f"the run with process id {parent} has ended; this member stops with it")
+        if trainer.is_global_zero and orphaned():
+            raise SystemExit("the run that started this member has ended; the member stops with it")
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

@@ -5,71 +5,41 @@ A command is a typed function: its signature is the schema of its options, its d
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
-from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
-from pytorch_lightning import Trainer
+from lightning_calib.cli.commands import Commands, answered, load
+from lightning_calib.cli.configs import with_packaged
+from lightning_calib.cli.errors import guarded, named
 
-from lightning_calib.cli.apply import apply
-from lightning_calib.cli.audit import audit
-from lightning_calib.cli.compare import compare
-from lightning_calib.cli.deploy import deploy
-from lightning_calib.cli.doctor import doctor
-from lightning_calib.cli.evaluate import evaluate
-from lightning_calib.cli.export import export
-from lightning_calib.cli.fit import fit
-from lightning_calib.cli.import_outputs import import_folder, import_nnunet
-from lightning_calib.cli.monitor import monitor
-from lightning_calib.cli.noise import silence
-from lightning_calib.cli.recommend import recommend
-from lightning_calib.cli.report import report
-from lightning_calib.cli.reproduce import reproduce
-from lightning_calib.cli.run import run
-from lightning_calib.cli.search import search
-from lightning_calib.cli.study import STUDIES
-from lightning_calib.cli.trainer import TrainerOptions
-from lightning_calib.cli.verify import verify
-
-TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
-
-# One line adds a command. It returns its exit code, or None for 0. A dictionary holds commands below a command.
-COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
-    "run": run,
-    "recommend": recommend,
-    "compare": compare,
-    "report": report,
-    "evaluate": evaluate,
-    "fit": fit,
-    "search": search,
-    "import": {"_help": "Outputs of other programs.", "folder": import_folder, "nnunet": import_nnunet},
-    "doctor": doctor,
-    "verify": verify,
-    "deploy": deploy,
-    "apply": apply,
-    "export": export,
-    "monitor": monitor,
-    "audit": audit,
-    "study": STUDIES,
-    "reproduce": reproduce,
+# One line adds a command: a function that returns its exit code, or None for 0.
+COMMANDS: Commands = {
+    "run": "lightning_calib.cli.run:run",
+    "recommend": "lightning_calib.cli.recommend:recommend",
+    "compare": "lightning_calib.cli.compare:compare",
+    "report": "lightning_calib.cli.report:report",
+    "evaluate": "lightning_calib.cli.evaluate:evaluate",
+    "fit": "lightning_calib.cli.fit:fit",
+    "search": "lightning_calib.cli.search:search",
+    "import": {
+        "_help": "Outputs of other programs.",
+        "folder": "lightning_calib.cli.import_outputs:import_folder",
+        "nnunet": "lightning_calib.cli.import_outputs:import_nnunet",
+    },
+    "doctor": "lightning_calib.cli.doctor:doctor",
+    "verify": "lightning_calib.cli.verify:verify",
+    "deploy": "lightning_calib.cli.deploy:deploy",
+    "apply": "lightning_calib.cli.apply:apply",
+    "export": "lightning_calib.cli.export:export",
+    "monitor": "lightning_calib.cli.monitor:monitor",
+    "audit": "lightning_calib.cli.audit:audit",
+    "study": "lightning_calib.cli.study:STUDIES",
+    "reproduce": "lightning_calib.cli.reproduce:reproduce",
 }
 
 
-class Parser(ArgumentParser):
-    """Parser that guesses nothing and whose switches need no value: ``--json`` says the same as ``--json true``."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **(options | {"allow_abbrev": False}))  # --repeat is not --repeats
-
-    def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
-        """Add an argument; a boolean one gets ``true`` as its value where none is written."""
-        if options.get("type") is bool:
-            options |= {"nargs": "?", "const": True}
-        return super().add_argument(*args, **options)
-
-
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Fit, compare and deploy calibrators on stored outputs.
 
     Args:
         args: the command line without the program's name; None takes it from the system.
@@ -78,16 +48,30 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code. Bad input gives 2 and a message without a traceback; the environment variable
         ``LIGHTNING_CALIB_TRACEBACK=1`` brings the traceback back.
     """
+    line = list(sys.argv[1:] if args is None else args)
+    return guarded(partial(_run, with_packaged(line, "calibrate")))
+
+
+def _run(line: list[str]) -> int | None:
+    completing = "_ARGCOMPLETE" in os.environ
+    if not completing and answered("calibrate.py", str(main.__doc__).partition("\n")[0], COMMANDS, line):
+        return 0
+    # The parser of one command is quick to build; options before the command, and completion, need them all.
+    one = not completing and line[0] in COMMANDS
+    components = load({line[0]: COMMANDS[line[0]]} if one else COMMANDS)
+    from jsonargparse import auto_cli, set_parsing_settings
+
+    from lightning_calib.cli.noise import silence
+    from lightning_calib.cli.parser import Parser
+
     silence()
-    set_parsing_settings(subclasses_disabled=[Trainer, TrainerOptions])  # --trainer.devices, not a class path
-    line = None if args is None else list(args)
-    try:
-        code: int | None = auto_cli(
-            {**COMMANDS}, args=line, as_positional=False, parser_class=Parser, prog="calibrate.py"
-        )
-    except (ValueError, OSError) as problem:
-        if os.environ.get(TRACEBACK):
-            raise
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    return code or 0
+    if "pytorch_lightning" in sys.modules:
+        from pytorch_lightning import Trainer
+
+        from lightning_calib.cli.trainer import TrainerOptions
+
+        set_parsing_settings(subclasses_disabled=[Trainer, TrainerOptions])  # --trainer.devices, not a class path
+    code: int | None = auto_cli(
+        components, args=line, as_positional=False, parser_class=Parser, prog=named("calibrate.py")
+    )
+    return code

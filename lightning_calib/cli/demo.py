@@ -1,17 +1,16 @@
 """``python -m lightning_calib demo``: from nothing to a calibrated ensemble on made-up images."""
 
-import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from jsonargparse import auto_cli
-
-import lightning_calib
 from lightning_calib.cli import calibrate, train
+from lightning_calib.cli.configs import CONFIGS
+from lightning_calib.cli.errors import guarded
 from lightning_calib.kit.progress import spoken
 
-CONFIG = Path(lightning_calib.__file__).parents[1] / "configs" / "shapes.yaml"
+CONFIG = CONFIGS / "shapes.yaml"
 
 
 def demo(
@@ -36,30 +35,29 @@ def demo(
         lts_trials: trials for local temperature scaling.
         lts_epochs: epochs of local temperature scaling.
     """
-    if not config.is_file():
-        raise ValueError(f"{config} is missing: the demo's config is part of the repository, not of the package")
     started = time.monotonic()
     where = ["--config", str(config), "--name", name, "--runs_dir", str(runs_dir)]
-    print(f"1/3 training {members} networks on made-up images", flush=True)
-    train.main(["ensemble", *where, "--members", str(members)])
-    print("2/3 storing their outputs on held-out images", flush=True)
-    train.main(["predict", *where])
-    print("3/3 calibrating", flush=True)
-    code = calibrate.main(
-        [
-            "run",
-            *("--outputs", str(runs_dir / name / "outputs")),
-            *("--cal", "0.4", "--val", "0.2"),
-            *("--repeats", str(repeats)),
-            *("--trials", str(trials)),
-            *("--lts_trials", str(lts_trials)),
-            *("--lts_epochs", str(lts_epochs)),
-        ]
-    )
+    sizes = {"repeats": repeats, "trials": trials, "lts_trials": lts_trials, "lts_epochs": lts_epochs}
+    protocol = ["--cal", "0.4", "--val", "0.2", *(f"--{option}={value}" for option, value in sizes.items())]
+    steps = {
+        f"1/3 training {members} networks on made-up images": partial(
+            train.main, ["ensemble", *where, "--members", str(members)]
+        ),
+        "2/3 storing their outputs on held-out images": partial(train.main, ["predict", *where]),
+        "3/3 calibrating": partial(calibrate.main, ["run", "--outputs", str(runs_dir / name / "outputs"), *protocol]),
+    }
+    for title, step in steps.items():
+        print(title, flush=True)
+        if code := step():
+            return code
     print(f"all of it took {spoken(time.monotonic() - started)}")
-    return code
+    return 0
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run the demo."""
-    sys.exit(auto_cli(demo, args=None if args is None else list(args), as_positional=False))
+def main(args: Sequence[str]) -> int:
+    """From nothing to a calibrated ensemble on made-up images."""
+    from jsonargparse import auto_cli
+
+    from lightning_calib.cli.parser import Parser
+
+    return guarded(lambda: auto_cli(demo, args=list(args), as_positional=False, parser_class=Parser))

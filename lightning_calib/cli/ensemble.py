@@ -1,12 +1,12 @@
-"""Training of ensemble members as processes of their own."""
+"""Training of ensemble members as jobs of an executor."""
 
 import json
 import os
-import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import lightning_calib
-from lightning_calib.callbacks.member import PARENT
+from lightning_calib.executors.base import Executor
+from lightning_calib.executors.local import SLOT
+from lightning_calib.kit.child import run_child
 from lightning_calib.kit.progress import spoken
 
 _POLL_SECONDS = 0.2
@@ -22,7 +24,7 @@ _TAIL_LINES = 15
 _SOURCE = Path(lightning_calib.__file__).parents[1]  # also where the package is not installed
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
     """One member to train.
 
@@ -31,14 +33,14 @@ class Job:
         command: what to run.
         log: file for what the process prints.
         progress: JSON file that the process renews after each epoch.
+        gpus: names of the GPUs that members share; empty for none.
     """
 
     name: str
     command: Sequence[str]
     log: Path
     progress: Path
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    slot: int = field(default=0, init=False)
+    gpus: Sequence[str] = ()
 
 
 def visible_gpus(environ: Mapping[str, str], count: int) -> list[str]:
@@ -54,122 +56,72 @@ def visible_gpus(environ: Mapping[str, str], count: int) -> list[str]:
     return [str(i) for i in range(count)] if named is None else [gpu for gpu in named.split(",") if gpu]
 
 
-def child_environment(
-    environ: Mapping[str, str], slot: int, parallel: int, gpus: Sequence[str], cores: int
-) -> dict[str, str]:
-    """Environment of a member's process: its own GPU, or its share of the cores.
-
-    Args:
-        environ: environment of the parent.
-        slot: which of the ``parallel`` places the member takes.
-        parallel: members that train at a time.
-        gpus: names of the GPUs; empty for none.
-        cores: cores of the machine.
-
-    Example:
-        >>> child_environment({}, slot=1, parallel=2, gpus=["2", "5"], cores=8)["CUDA_VISIBLE_DEVICES"]
-        '5'
-        >>> child_environment({}, slot=1, parallel=2, gpus=[], cores=8)["OMP_NUM_THREADS"]
-        '4'
-    """
-    here = os.pathsep.join(filter(None, [str(_SOURCE), environ.get("PYTHONPATH")]))
-    child = {**environ, PARENT: str(os.getpid()), "PYTHONPATH": here}
-    if gpus:
-        child["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    else:
-        child.setdefault("OMP_NUM_THREADS", str(max(1, cores // parallel)))
-    return child
+def train_member(job: Job) -> None:
+    """Train a member as a process of its own, with the GPU or the threads of the place where this runs."""
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH")]))}
+    slot = os.environ.get(SLOT)
+    if job.gpus and slot is not None:  # executors without numbered places hand out GPUs themselves
+        environment["CUDA_VISIBLE_DEVICES"] = job.gpus[int(slot) % len(job.gpus)]
+    run_child(job.command, job.log, environment)
 
 
-def run_jobs(jobs: Sequence[Job], parallel: int, gpus: Sequence[str] = ()) -> dict[str, str]:
-    """Run members, ``parallel`` at a time, and show their progress.
+def train_members(jobs: Sequence[Job], executor: Executor) -> dict[str, str]:
+    """Train members and show their progress.
 
     A member that fails does not stop the others. If this process is interrupted, the members are too.
 
     Args:
         jobs: the members.
-        parallel: members that train at a time.
-        gpus: names of the GPUs; empty for none.
+        executor: where they train.
 
     Returns:
         Why each failed member failed, by its name: exit code and the end of its log.
     """
-    waiting, running, failures = list(jobs), list[Job](), dict[str, str]()
-    free = list(range(parallel))
-    with _display(jobs, parallel) as display, _ended_with_us(running):
-        while waiting or running:
-            while waiting and free:
-                job = waiting.pop(0)
-                _start(job, free.pop(0), parallel, gpus)
-                running.append(job)
-                display.say(f"member {job.name}: training, log in {job.log}")
-            time.sleep(_POLL_SECONDS)
-            for job in list(running):
-                display.update(job)
-                if _has_ended(job):
-                    running.remove(job)
-                    free.append(job.slot)
-                    failures |= _outcome(job, display)
+    failures: dict[str, str] = {}
+    with _display(jobs, executor.slots) as display, executor:
+        for outcome in executor.run(jobs, train_member):
+            job, reason = outcome.job, (outcome.error or "").partition("\n")[0].removeprefix("ChildProcessError: ")
+            display.update()
+            display.say(f"member {job.name}: failed, {reason}" if reason else f"member {job.name}: finished")
+            if reason:
+                failures[job.name] = f"{reason}; the end of {job.log}:\n{_tail(job)}"
     return failures
 
 
-def _start(job: Job, slot: int, parallel: int, gpus: Sequence[str]) -> None:
-    job.slot = slot
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    environment = child_environment(os.environ, slot, parallel, gpus, os.cpu_count() or 1)
-    with job.log.open("ab") as log:
-        job.process = subprocess.Popen(
-            list(job.command), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
-        )
-
-
-def _has_ended(job: Job) -> bool:
-    assert job.process is not None
-    return job.process.poll() is not None
-
-
-def _outcome(job: Job, display: "_Display") -> dict[str, str]:
-    assert job.process is not None
-    code = job.process.returncode
-    if code == 0:
-        display.say(f"member {job.name}: finished")
-        return {}
-    reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    tail = "\n    ".join(job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:])
-    display.say(f"member {job.name}: failed, {reason}")
-    return {job.name: f"{reason}; the end of {job.log}:\n    {tail}"}
-
-
-@contextmanager
-def _ended_with_us(running: list[Job]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for job in running:
-            assert job.process is not None
-            job.process.terminate()
-        for job in running:
-            assert job.process is not None
-            job.process.wait()
+def _tail(job: Job) -> str:
+    text = job.log.read_text(encoding="utf-8", errors="replace") if job.log.is_file() else ""
+    return "\n".join(f"    {line}" for line in text.splitlines()[-_TAIL_LINES:])
 
 
 class _Display:
     """Bars in a terminal; plain lines, one an epoch, elsewhere; both with the time left."""
 
     def __init__(self, progress: Progress, jobs: Sequence[Job], parallel: int) -> None:
-        self.progress, self.parallel = progress, parallel
-        self.bars: dict[str, TaskID] = {job.name: progress.add_task(f"member {job.name}", total=None) for job in jobs}
+        self.progress, self.jobs, self.parallel, self.started = progress, jobs, parallel, time.time()
+        self.bars: dict[str, TaskID] = {
+            job.name: progress.add_task(f"member {job.name}", total=None, scores="") for job in jobs
+        }
+        self.training: set[str] = set()
         self.epochs: dict[str, int] = {}
         self.ticks: dict[str, list[float]] = {}  # when each epoch was seen to end
+        self.lock = threading.Lock()
 
     def say(self, text: str) -> None:
         self.progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def update(self, job: Job) -> None:
-        try:
-            facts = json.loads(job.progress.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+    def update(self) -> None:
+        """Show what members have written since the last look."""
+        with self.lock:
+            for job in self.jobs:
+                self._look(job)
+
+    def _look(self, job: Job) -> None:
+        if job.name not in self.training and job.log.is_file() and job.log.stat().st_mtime >= self.started - 1:
+            self.training.add(job.name)
+            self.say(f"member {job.name}: training, log in {job.log}")
+        if job.name not in self.training or not job.progress.is_file():
             return
+        facts = json.loads(job.progress.read_text(encoding="utf-8"))
         epoch, total = facts["epoch"], facts["max_epochs"]
         if self.epochs.get(job.name) == epoch:
             return
@@ -195,6 +147,7 @@ class _Display:
 
 @contextmanager
 def _display(jobs: Sequence[Job], parallel: int) -> Iterator[_Display]:
+    """A display that looks at the members' files until the block ends."""
     console = Console()
     columns = (
         TextColumn("{task.description}"),
@@ -203,8 +156,18 @@ def _display(jobs: Sequence[Job], parallel: int) -> Iterator[_Display]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[scores]}"),
     )
+    ended = threading.Event()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        for_jobs = _Display(progress, jobs, parallel)
-        for bar in for_jobs.bars.values():
-            progress.update(bar, scores="")
-        yield for_jobs
+        display = _Display(progress, jobs, parallel)
+
+        def watch() -> None:
+            while not ended.wait(_POLL_SECONDS):
+                display.update()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield display
+        finally:
+            ended.set()
+            watcher.join()

@@ -10,15 +10,16 @@ _WARNINGS = (
     r"Be aware that when using `ckpt_path`, callbacks",  # validation needs none of the training's callbacks
     r"Experiment logs directory .* exists and is not empty",
 )
-_ADVERTISED = ("litlogger", "litmodels")
+_UNWANTED = ("litlogger", "litmodels", "Seed set to")  # advertisements; what the config says
 
 
 def silence() -> None:
     """Ignore such messages from now on; everything else is shown as before."""
     for message in _WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_no_advertisement)
+    for logger in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
+        logging.getLogger(logger).addFilter(_is_wanted)
 
 
-def _is_no_advertisement(record: logging.LogRecord) -> bool:
-    return not any(product in record.getMessage() for product in _ADVERTISED)
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not any(words in record.getMessage() for words in _UNWANTED)

@@ -1,23 +1,17 @@
 """Where a run keeps what: members, checkpoints, outputs."""
 
-import json
 import os
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from lightning_calib.kit.files import sha256, write_text
+from lightning_calib.cli.configs import current
+from lightning_calib.kit.files import locked, sha256, write_json
 from lightning_calib.outputs.manifest import Member
-
-try:
-    import fcntl
-except ImportError:  # Windows: no locks there
-    fcntl = None  # type: ignore[assignment]
 
 Checkpoint = Literal["last", "best"]
 
@@ -68,7 +62,7 @@ class MemberFolder:
 
     def mark_finished(self, facts: dict[str, Any]) -> None:
         """Leave the mark of a finished training."""
-        write_text(self.path / "finished.json", json.dumps(facts, indent=1) + "\n")
+        write_json(self.path / "finished.json", facts)
 
     def refuse_other_config(self, config: dict[str, Any]) -> None:
         """Stop where the member was begun with a config that gives another network."""
@@ -83,21 +77,9 @@ class MemberFolder:
                 "name another run, or remove the member's folder"
             )
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from training the member; the system frees it if this one dies."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a") as file:
-            deadline = time.monotonic() + _LOCK_SECONDS
-            while fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise RunError(f"member {self.name} is being trained by another process") from None
-                    time.sleep(0.2)
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from training the member; the last words of one that is ending are waited for."""
+        return locked(self.path, f"member {self.name} in", _LOCK_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -137,7 +119,7 @@ class RunFolder:
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    flat = dict(_flatten(config))
+    flat = dict(_flatten(current(config)))
     return {key: value for key, value in flat.items() if key.startswith(_COMPARED) and key not in _FREE}
 
 

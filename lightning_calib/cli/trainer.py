@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import WandbLogger
 
 from lightning_calib.cli.run_folder import Checkpoint, RunError
 from lightning_calib.datasets.corruptions import Severity
+from lightning_calib.kit.files import write_text
 from lightning_calib.outputs.manifest import Keep, StoreDtype
 
 LOGGERS = [
@@ -92,6 +93,7 @@ class MemberTrainer(Trainer):
         datamodule: LightningDataModule,
         members: int = 5,
         parallel: int | None = None,
+        executor: str = "local",
     ) -> None:
         """Train all members, each as a process of its own; goes on where an earlier run stopped.
 
@@ -100,6 +102,7 @@ class MemberTrainer(Trainer):
             datamodule: set by the command line.
             members: number of members; their seeds count up from ``seed_everything``.
             parallel: members that train at a time; by default one a GPU, or one.
+            executor: where they train: local for processes of this machine, or one that another package brings.
         """
         raise RunError("ensembles are trained from the command line: train.py ensemble")
 
@@ -114,7 +117,7 @@ class SaveConfig(SaveConfigCallback):
         text = self.parser.dump(self.config, skip_none=False)
         folder = Path(trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(text, encoding="utf-8")
+        write_text(folder / "config.yaml", text)
         for logger in trainer.loggers:
             logger.log_hyperparams(yaml.safe_load(text))
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,7 +91,10 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         arguments = (theirs, self.threads, registering_modules(), self.start)
         self.process: SpawnProcess = context.Process(target=_serve, args=arguments)
-        with _environment({**dict.fromkeys(_THREAD_VARIABLES, str(self.threads)), SLOT: str(self.slot)}):
+        with (
+            _not_interrupted(),
+            _environment({**dict.fromkeys(_THREAD_VARIABLES, str(self.threads)), SLOT: str(self.slot)}),
+        ):
             self.process.start()
         theirs.close()
 
@@ -139,6 +143,19 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """Let processes that start inside the block leave Ctrl-C to their parent, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from lightning_calib.datasets.corruptions import Corruption
 from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.datasets.shapes3d import Shapes3D
 from lightning_calib.outputs.store import OutputStore
-from tests.training import tiny_config, train
+from tests.training import refused, tiny_config, train
 
 
-def test_predict_writes_a_corrupted_store_beside_the_clean_one(tmp_path):
+def test_predict_writes_a_corrupted_store_beside_the_clean_one(tmp_path, capsys):
     config = tiny_config(tmp_path, epochs=1, pool=6)
     train("fit", config)
     train("predict", config)
@@ -29,8 +29,16 @@ def test_predict_writes_a_corrupted_store_beside_the_clean_one(tmp_path):
     facts = json.loads((run / "outputs-strong" / "corruption.json").read_text())
     assert facts["kinds"] == {name: Corruption("strong").kind(name) for name in clean.case_ids}
     assert facts["parameters"]["blur"] == {"size": 13, "sigma": 3.0}
-    with pytest.raises(SystemExit, match=r"another run \(dataset: 'shapes-strong' there, 'shapes-strong-seed5' now"):
-        train("predict", config, "--corruption", "strong", "--corruption_seed", "5")
+    refused(
+        capsys,
+        r"another run \(dataset: 'shapes-strong' there, 'shapes-strong-seed5' now",
+        "predict",
+        config,
+        "--corruption",
+        "strong",
+        "--corruption_seed",
+        "5",
+    )
 
 
 def test_what_cannot_be_corrupted_is_refused(tmp_path):

@@ -40,6 +40,9 @@ def test_the_demo_has_its_config():
     assert CONFIG.is_file()
 
 
-def test_a_missing_config_is_told(tmp_path):
-    with pytest.raises(ValueError, match="part of the repository"):
-        demo(config=tmp_path / "none.yaml")
+def test_a_step_that_fails_ends_the_demo(tmp_path, capfd):
+    (tmp_path / "wrong.yaml").write_text(TINY + "  max_epoch: 1\n")
+    with pytest.raises(SystemExit) as caught:
+        demo(runs_dir=tmp_path / "runs", config=tmp_path / "wrong.yaml", members=1)
+    assert caught.value.code == 2
+    assert "did you mean trainer.max_epochs?" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import yaml
 
 from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.outputs.store import OutputStore
-from tests.training import TinyNetwork, file_bytes, tiny_config, train
+from tests.training import TinyNetwork, explosion, file_bytes, refused, tiny_config, train
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,7 @@ def test_members_differ_by_their_seed_alone(two_members, tmp_path):
 def test_an_interrupted_member_resumes_to_the_same_weights(tmp_path, epoch):
     straight = tiny_config(tmp_path / "straight", epochs=4)
     train("fit", straight)
-    flag = {"class_path": "tests.training.Explode", "init_args": {"epoch": epoch, "flag": str(tmp_path / "flag")}}
-    broken = tiny_config(tmp_path / "broken", epochs=4, callbacks=[flag])
+    broken = tiny_config(tmp_path / "broken", epochs=4, callbacks=[explosion(tmp_path / "flag", epoch)])
     with pytest.raises(RuntimeError, match="the crash of this test"):
         train("fit", broken)
     member = tmp_path / "broken" / "runs" / "tiny" / "members" / "0"
@@ -82,9 +81,10 @@ def test_a_finished_member_is_left_alone(run):
     assert file_bytes(run.parent) == before
 
 
-def test_another_config_is_not_mixed_into_a_run(run):
-    with pytest.raises(SystemExit, match=r"member 0 .*model.loss: 'dice_ce' there, 'ce' now.*name another run"):
-        train("fit", run, "--model.loss", "ce")
+def test_another_config_is_not_mixed_into_a_run(run, capsys):
+    refused(
+        capsys, r"member 0 .*model.loss: 'dice_ce' there, 'ce' now.*name another run", "fit", run, "--model.loss", "ce"
+    )
     train("fit", run, "--data.init_args.num_workers", "1")  # speed is no difference
 
 
@@ -93,8 +93,7 @@ def test_validate_and_test_score_a_member(run, capsys):
     assert "val/dice" in capsys.readouterr().out
     train("test", run)
     assert "test/ece" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match=r"members/7/checkpoints/last.ckpt does not exist"):
-        train("validate", run, "--seed_everything", "7")
+    refused(capsys, r"members/7/checkpoints/last.ckpt does not exist", "validate", run, "--seed_everything", "7")
 
 
 def test_predict_stores_what_the_members_say(run):
@@ -141,14 +140,13 @@ def test_predict_goes_on_where_it_stopped(run):
     assert kept.stat().st_mtime_ns == written
 
 
-def test_what_is_stored_is_chosen_by_options(run):
+def test_what_is_stored_is_chosen_by_options(run, capsys):
     options = ["--outputs.keep", "pooled", "--outputs.dtype", "float16", "--outputs.members", "[1]"]
     train("predict", run, *options, "--outputs.checkpoint", "best")
     store = OutputStore(run.parent / "runs" / "tiny" / "outputs")
     assert (store.manifest.keep, store.manifest.dtype, store.manifest.num_members) == ("pooled", "float16", 1)
     assert store.manifest.members[0].checkpoint == "members/1/checkpoints/best.ckpt"
-    with pytest.raises(SystemExit, match="holds outputs of another run"):
-        train("predict", run)
+    refused(capsys, "holds outputs of another run", "predict", run)
 
 
 def test_half_precision_outputs_are_warned_about(run):
@@ -156,17 +154,21 @@ def test_half_precision_outputs_are_warned_about(run):
         train("predict", run, "--trainer.precision", "bf16-mixed")
 
 
-def test_predict_needs_finished_members(run):
+def test_predict_needs_finished_members(run, capsys):
     (run.parent / "runs" / "tiny" / "members" / "1" / "finished.json").unlink()
-    with pytest.raises(SystemExit, match=r"member\(s\) 1 .* have not finished.*train.py ensemble"):
-        train("predict", run)
-    with pytest.raises(SystemExit, match="no members in"):
-        train("predict", run, "--name", "nobody")
+    refused(capsys, r"member\(s\) 1 .* have not finished.*train.py ensemble", "predict", run)
+    refused(capsys, "no members in", "predict", run, "--name", "nobody")
 
 
-def test_another_network_than_the_members_is_named(run):
-    with pytest.raises(ValueError, match=r"member 0: .*another network than the config names"):
-        train("predict", run, "--model.network.init_args.width", "5")
+def test_another_network_than_the_members_is_named(run, capsys):
+    refused(
+        capsys,
+        r"member 0: .*another network than the config names",
+        "predict",
+        run,
+        "--model.network.init_args.width",
+        "5",
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,10 +188,31 @@ def test_wrong_keys_are_refused_before_anything_runs(tmp_path, options, reason, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_member_that_is_being_trained_is_not_trained_twice(run, monkeypatch):
+def test_a_member_that_is_being_trained_is_not_trained_twice(run, monkeypatch, capsys):
     from lightning_calib.cli import run_folder
 
     monkeypatch.setattr(run_folder, "_LOCK_SECONDS", 0.3)
     member = run_folder.RunFolder(run.parent / "runs" / "tiny").member(0)
-    with member.locked(), pytest.raises(SystemExit, match="member 0 is being trained by another process"):
-        train("fit", run)
+    with member.locked():
+        refused(capsys, "member 0 in .* is in use by another process", "fit", run)
+
+
+def test_a_kill_while_the_config_is_written_leaves_a_healthy_member(tmp_path, monkeypatch):
+    config = tiny_config(tmp_path, callbacks=[explosion(tmp_path / "flag", 1)])
+    with pytest.raises(RuntimeError, match="the crash of this test"):
+        train("fit", config)
+    kept = tmp_path / "runs" / "tiny" / "members" / "0" / "config.yaml"
+    before = kept.read_bytes()
+
+    def killed(path, text, *args, **options):
+        with open(path, "w") as file:
+            file.write(text[: len(text) // 2])
+        raise SystemExit("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(kept), "write_text", killed)
+        with pytest.raises(SystemExit, match="killed here"):
+            train("fit", config)
+    assert kept.read_bytes() == before
+    train("fit", config)
+    assert (kept.parent / "finished.json").exists()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lightning_calib.outputs.store import OutputStore
-from tests.training import file_bytes, tiny_config, train
+from tests.training import explosion, file_bytes, tiny_config, train
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240  # seconds; a busy machine is slow
@@ -132,8 +132,7 @@ def test_an_ensemble_killed_twice_is_finished_by_the_third_run(tmp_path, capsys)
 
 
 def test_a_failed_member_is_reported_and_the_exit_code_says_so(tmp_path):
-    flag = {"class_path": "tests.training.Explode", "init_args": {"epoch": 0, "flag": str(tmp_path / "flag")}}
-    config = tiny_config(tmp_path, callbacks=[flag])  # whichever member comes first fails, once
+    config = tiny_config(tmp_path, callbacks=[explosion(tmp_path / "flag", 0)])  # the first one fails
     with pytest.raises(SystemExit) as caught:
         train("ensemble", config, "--members", "2", "--parallel", "1")
     assert "1 of 2 members failed" in caught.value.code  # a text as code: printed, and 1 for the shell

@@ -1,0 +1,58 @@
+"""What users read when something goes wrong: the message first, a few lines, no traceback."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"  # environment variable: 1 brings tracebacks back
+LISTED = 10
+INTERRUPTED = 130  # what shells say after Ctrl-C
+_WRAPPED = "Does not validate against any of the Union subtypes"  # jsonargparse around what a class said
+
+
+def guarded(work: Callable[[], int | None]) -> int:
+    """Do what a command asks for; its exit code, 2 where something that the user can mend stands in the way."""
+    try:
+        return work() or 0
+    except (ValueError, OSError, ImportError) as problem:
+        if os.environ.get(TRACEBACK):
+            raise
+        print(f"error: {told(problem)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return _interrupted()
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning's Trainer has caught it
+            return _interrupted()
+        raise
+
+
+def told(problem: BaseException) -> str:
+    """The message of a problem: what our own code said, and at most ten items of a list."""
+    while str(problem).startswith(_WRAPPED) and problem.__cause__ is not None:
+        problem = problem.__cause__
+    lines = (named(str(problem)) or type(problem).__name__).splitlines()
+    items = [line for line in lines if line.startswith("- ")]
+    if len(items) <= LISTED:
+        return "\n".join(lines)
+    last = lines.index(items[LISTED - 1])
+    return "\n".join([*lines[: last + 1], f"... and {len(items) - LISTED} more"])
+
+
+def named(text: str) -> str:
+    """Text in which our programs are called as this one was: ``train.py fit`` or ``lightning-calib train fit``."""
+    started = Path(sys.argv[0])
+    if started.parts[-2:] == ("lightning_calib", "__main__.py"):
+        program = "python -m lightning_calib"
+    elif started.stem == "lightning-calib":
+        program = started.stem
+    else:
+        return text
+    return re.sub(r"(?<![\w/])(train|calibrate)\.py\b", rf"{program} \1", text)
+
+
+def _interrupted() -> int:
+    print("interrupted; run the same line again: what is finished stays, the rest goes on", file=sys.stderr)
+    return INTERRUPTED

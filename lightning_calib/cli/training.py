@@ -1,0 +1,276 @@
+"""The commands of train.py: fit, validate, test, predict, ensemble."""
+
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+
+from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
+from lightning_calib.callbacks.outputs import StoreOutputs
+from lightning_calib.callbacks.overlays import SampleOverlays
+from lightning_calib.cli.corrupted import corrupted
+from lightning_calib.cli.ensemble import Job, train_members, visible_gpus
+from lightning_calib.cli.errors import named
+from lightning_calib.cli.parser import BriefErrors
+from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
+from lightning_calib.cli.trainer import (
+    LOGGERS,
+    MemberTrainer,
+    OutputOptions,
+    SaveConfig,
+    finish_loggers,
+    place_loggers,
+    precision_note,
+)
+from lightning_calib.datasets.base import SegmentationDataModule
+from lightning_calib.datasets.corruptions import Severity
+from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
+from lightning_calib.datasets.registry import DATASETS
+from lightning_calib.executors.base import EXECUTORS
+from lightning_calib.executors.local import available_cores
+from lightning_calib.kit.files import plain, write_text
+from lightning_calib.outputs.doctor.images import remember_images
+from lightning_calib.outputs.writer import OutputWriter
+from lightning_calib.tasks.prediction import EnsemblePrediction
+from lightning_calib.tasks.segmentation import SegmentationTask
+
+_NOT_OF_MEMBERS = ("members", "parallel", "executor", "ckpt_path")
+_FACTS = ("num_classes", "in_channels", "spatial_dims", "ignore_index", "background")
+
+
+class TrainParser(BriefErrors, LightningArgumentParser):
+    """LightningCLI's parser with brief errors."""
+
+
+class TrainCLI(LightningCLI):
+    """LightningCLI with run folders, ensembles and output stores."""
+
+    def __init__(self, args: ArgsType = None) -> None:
+        """Parse, instantiate and run."""
+        super().__init__(
+            model_class=SegmentationTask,
+            datamodule_class=SegmentationDataModule,
+            subclass_mode_data=True,
+            trainer_class=MemberTrainer,
+            trainer_defaults={"logger": LOGGERS, "log_every_n_steps": 1},
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"save_to_log_dir": False},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_class=TrainParser,
+            parser_kwargs={"prog": named("train.py")},
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The commands, and which arguments of the Trainer's methods are not options."""
+        common = {"model", "dataloaders", "datamodule", "weights_only"}
+        return {
+            "fit": common | {"train_dataloaders", "val_dataloaders"},
+            "validate": common,
+            "test": common,
+            "predict": common | {"return_predictions", "ckpt_path"},
+            "ensemble": common,
+        }
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Name the run, and hand the facts of the data to the model."""
+        DATASETS.values()  # imported: a config may name a data set by its class alone
+        parser.add_argument("--name", type=str, required=True, help="Name of the run.")
+        parser.add_argument("--runs_dir", type=str, default="runs", help="Folder of all runs.")
+        parser.add_class_arguments(OutputOptions, "outputs")
+        parser.add_lightning_class_args(SampleOverlays, "overlays")
+        for fact in _FACTS:
+            parser.link_arguments(f"data.{fact}", f"model.{fact}", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse; unlike Lightning's, without a warning where ``args`` are given."""
+        parsed = parser.parse_object(args) if isinstance(args, (dict, Namespace)) else parser.parse_args(args)
+        self.config = parsed
+
+    @property
+    def options(self) -> Namespace:
+        """Parsed options of the command that runs."""
+        chosen: Namespace = self.config[self.subcommand]
+        return chosen
+
+    @property
+    def run(self) -> RunFolder:
+        """Folder of the run."""
+        return RunFolder(Path(self.options.runs_dir) / self.options.name)
+
+    @property
+    def member(self) -> MemberFolder:
+        """Folder of the member that the seed names."""
+        return self.run.member(int(self.options.seed_everything))
+
+    def before_instantiate_classes(self) -> None:
+        """Direct what the Trainer writes into the member's folder."""
+        self.given = self._plain_options()  # before what follows: members get the options as they were given
+        self.options.trainer.default_root_dir = str(self.member.path)
+        if self.subcommand == "fit":
+            self.member.refuse_other_config(self.given)
+        else:
+            self.options.trainer.enable_checkpointing = False
+        if self.subcommand in ("predict", "ensemble"):
+            self.options.trainer.logger = False
+        else:
+            place_loggers(self.options.trainer.logger, self.member.path)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add checkpoints, progress and atomic files to what the config asks for."""
+        chosen = self._get(self.config_init, "trainer")
+        callbacks = chosen.callbacks if isinstance(chosen.callbacks, list) else [chosen.callbacks]
+        plugins = chosen.plugins if isinstance(chosen.plugins, list) else [chosen.plugins]
+        kwargs["callbacks"] = [callback for callback in callbacks if callback] + self._member_callbacks()
+        kwargs["plugins"] = [plugin for plugin in plugins if plugin] + [AtomicCheckpoints()]
+        return super().instantiate_trainer(**kwargs)
+
+    def _member_callbacks(self) -> list[Callback]:
+        folder = self.member.checkpoint().parent
+        if self.subcommand != "fit":
+            return []
+        last = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
+        found: list[Callback] = [last, ProgressFile(self.member.progress), StopWithParent()]
+        if self.datamodule.val_dataloader():
+            best = ModelCheckpoint(folder, "best", "val/dice", mode="max", enable_version_counter=False)
+            found.insert(0, best)  # before the last one, which holds its state
+        return found
+
+    def fit(self, model: SegmentationTask, datamodule: SegmentationDataModule, ckpt_path: str | None) -> None:
+        """Train one member; goes on from its last epoch where it was interrupted."""
+        with self.member.locked() if _first_process() else nullcontext():
+            if self.member.finished:
+                rank_zero_info(f"member {self.member.name} in {self.member.path} is finished")
+                return
+            rank_zero_info(datamodule.summary())
+            last = self.member.checkpoint("last")
+            resume = ckpt_path or (str(last) if last.is_file() else None)
+            self.trainer.fit(model, datamodule=datamodule, ckpt_path=resume, weights_only=True)
+            if self.trainer.is_global_zero and last.is_file():
+                steps = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
+                self.member.mark_finished({"seed": int(self.options.seed_everything), **steps})
+            finish_loggers(self.trainer)
+
+    def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
+        """Score the member on the validation cases."""
+        self.trainer.validate(model, datamodule=datamodule, **self._with_checkpoint(options))
+
+    def test(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
+        """Score the member on the pool set."""
+        datamodule.test_dataloader = datamodule.predict_dataloader  # type: ignore[method-assign]
+        self.trainer.test(model, datamodule=datamodule, **self._with_checkpoint(options))
+
+    def predict(
+        self,
+        model: SegmentationTask,
+        datamodule: SegmentationDataModule,
+        corruption: Severity | None = None,
+        corruption_seed: int = 0,
+    ) -> None:
+        """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
+        preprocessing = self._preprocessing(model, datamodule)  # of clean images
+        place = corrupted(datamodule, self.run.outputs, corruption, corruption_seed)
+        options: OutputOptions = self._get(self.config_init, "outputs")
+        members = self.run.members(options.members)
+        rank_zero_info(f"{datamodule.summary()}\n{len(members)} members of {self.run.path}")
+        if note := precision_note(self.trainer.precision):
+            rank_zero_warn(note)
+        open_writer = partial(
+            OutputWriter,
+            place.outputs,
+            dataset=place.dataset,
+            class_names=datamodule.class_names,
+            spatial_dims=datamodule.spatial_dims,
+            members=self.run.records(members, options.checkpoint),
+            background=datamodule.background,
+            ignore_index=datamodule.ignore_index,
+            keep=options.keep,
+            dtype=options.dtype,
+            groups=datamodule.groups,
+            preprocessing=preprocessing,
+        )
+        store = StoreOutputs(open_writer, datamodule.pool_ids)
+        self.trainer.callbacks.append(store)  # type: ignore[attr-defined]
+        checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
+        ensemble = EnsemblePrediction.load(model, checkpoints)
+        self.trainer.predict(ensemble, datamodule=datamodule, return_predictions=False)
+        if self.trainer.is_global_zero:
+            place.describe(datamodule)
+            remember_images(place.outputs, datamodule.splits)
+
+    @staticmethod
+    def _preprocessing(model: SegmentationTask, datamodule: SegmentationDataModule) -> Preprocessing | None:
+        """What turns a new image into the networks' input; None, with the reason, where it cannot be written down."""
+        try:
+            return replace(datamodule.preprocessing, inference=plain(asdict(model.inference)))
+        except (NotImplementedError, PreprocessingError) as problem:
+            rank_zero_warn(f"deployments of these outputs will take no images: {problem}")
+            return None
+
+    def ensemble(
+        self,
+        model: SegmentationTask,
+        datamodule: SegmentationDataModule,
+        members: int,
+        parallel: int | None,
+        executor: str,
+    ) -> None:
+        """Train the members that are not finished, each as a process of its own."""
+        first = int(self.options.seed_everything)
+        folders = [self.run.member(seed) for seed in range(first, first + members)]
+        for folder in folders:
+            folder.refuse_other_config(self.given)
+        rank_zero_info(datamodule.summary())
+        path = self.run.path / "ensemble.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, yaml.safe_dump(self.given, sort_keys=False))
+        gpus = visible_gpus(os.environ, torch.cuda.device_count()) if torch.cuda.is_available() else []
+        jobs = [member_job(folder, path, gpus) for folder in folders if not folder.finished]
+        rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")
+        places = parallel or max(len(gpus), 1)
+        threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // places))
+        chosen = EXECUTORS[executor](slots=places, threads=threads)  # type: ignore[call-arg]  # as its registry says
+        failures = train_members(jobs, chosen)
+        if failures:
+            told = "\n".join(f"  member {name}: {why}" for name, why in failures.items())
+            sys.exit(f"{len(failures)} of {len(folders)} members failed; run it again to go on:\n{told}")
+
+    def _with_checkpoint(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The last checkpoint of the member where none is named."""
+        last = self.member.checkpoint("last")
+        if options.get("ckpt_path") is None:
+            if not last.is_file():
+                raise RunError(f"{last} does not exist: train the member first, or give --ckpt_path")
+            options["ckpt_path"] = str(last)
+        return options | {"weights_only": True}
+
+    def _plain_options(self) -> dict[str, Any]:
+        """The parsed options of a member, as a config file holds them."""
+        plain: dict[str, Any] = yaml.safe_load(self._parser(self.subcommand).dump(self.options, skip_none=False))
+        return {key: value for key, value in plain.items() if key not in _NOT_OF_MEMBERS}
+
+
+def _first_process() -> bool:
+    """Whether this is the process that was started by hand, and not by another one's strategy."""
+    return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def member_job(folder: MemberFolder, config: Path, gpus: list[str]) -> Job:
+    """The process that trains a member."""
+    command = [sys.executable, "-m", "lightning_calib", "train", "fit", "--config", str(config)]
+    command += ["--seed_everything", folder.name]
+    command += ["--trainer.devices", "1"] if gpus else []
+    return Job(folder.name, command, folder.log, folder.progress, gpus)
