@@ -71,7 +71,13 @@ def sureness(statistics, background):
 
 
 SURENESS = Score(
-    "sureness", "Sureness", "mean confidence", "How sure the model is on average.", None, headline=True, arithmetic=sureness
+    "sureness",
+    "Sureness",
+    "mean confidence",
+    "How sure the model is on average.",
+    None,
+    headline=True,
+    arithmetic=sureness,
 )
 
 

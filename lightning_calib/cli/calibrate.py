@@ -61,8 +61,8 @@ def _run(line: list[str]) -> int | None:
     components = load({line[0]: COMMANDS[line[0]]} if one else COMMANDS)
     from jsonargparse import auto_cli, set_parsing_settings
 
-    from lightning_calib.cli.noise import silence
     from lightning_calib.cli.parser import Parser
+    from lightning_calib.kit.noise import silence
 
     silence()
     if "pytorch_lightning" in sys.modules:

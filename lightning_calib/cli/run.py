@@ -1,7 +1,6 @@
 """``calibrate.py run``: an experiment from frozen outputs to a report."""
 
 import json as json_format
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ from typing import Any
 from rich.console import Console
 
 from lightning_calib.cli.doctor import require_healthy
-from lightning_calib.cli.noise import silence
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import Preserve, describe, recommend
 from lightning_calib.experiment.results import Results
+from lightning_calib.kit.noise import quiet
 from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import Inputs
 
@@ -66,7 +65,6 @@ def run(
         name=experiment,
         trainer=trainer.options,
         display=not json,
-        start=quiet,
         figures=figures if report else None,
     )
     if json:
@@ -75,13 +73,6 @@ def run(
     else:
         show(results, preserve, page if report else None)
     return 1 if results.summary["failures"] else 0
-
-
-def quiet() -> None:
-    """Keep libraries from talking into the progress display; also in worker processes."""
-    silence()
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def show(results: Results, preserve: Preserve, page: Path | None = None) -> None:

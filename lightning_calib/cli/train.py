@@ -30,8 +30,8 @@ def _run(line: list[str]) -> int | None:
     if answered("train.py", str(main.__doc__).partition("\n")[0], COMMANDS, line):
         return 0
     os.environ.setdefault("WANDB_MODE", "offline")  # online on request: WANDB_MODE=online
-    from lightning_calib.cli.noise import silence
     from lightning_calib.cli.training import TrainCLI
+    from lightning_calib.kit.noise import silence
 
     silence()
     read_older_configs()

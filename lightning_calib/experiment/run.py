@@ -22,6 +22,7 @@ from lightning_calib.experiment.summary import write_summary
 from lightning_calib.experiment.tracking import tracking
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import FileError, locked, read_json, write_json
+from lightning_calib.kit.noise import quiet
 from lightning_calib.kit.progress import Display
 
 Figures = Callable[[Results], Mapping[str, Path]]
@@ -35,7 +36,7 @@ def run_experiment(
     name: str | None = None,
     trainer: Mapping[str, Any] | None = None,
     display: bool = True,
-    start: Callable[[], None] | None = None,
+    start: Callable[[], None] = quiet,
     figures: Figures | None = None,
 ) -> Results:
     """Run or go on with an experiment, and sum it up.
@@ -49,7 +50,7 @@ def run_experiment(
         name: name of the experiment for the tracker; by default that of the folder above the results.
         trainer: options of Lightning's Trainer for fits and evaluations, such as ``{"accelerator": "gpu"}``.
         display: show progress.
-        start: called once in every worker process, to set up logging and the like.
+        start: called once in every worker process; by default it silences libraries.
         figures: makes pictures of the results for the tracker, at the end.
     """
     root, began = experiment.folder, time.perf_counter()

@@ -23,3 +23,10 @@ def silence() -> None:
 
 def _is_wanted(record: logging.LogRecord) -> bool:
     return not any(words in record.getMessage() for words in _UNWANTED)
+
+
+def quiet() -> None:
+    """Keep libraries from talking into a progress display; also in worker processes."""
+    silence()
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
