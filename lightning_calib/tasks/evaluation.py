@@ -1,6 +1,6 @@
 """The LightningModule that scores many calibrators in one pass over the test cases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,6 +50,7 @@ class EvaluationTask(LightningModule):
         calibrators: fitted calibrators by the label that trackers get.
         ignore_index: label of voxels that count nowhere.
         background: class that overlap scores leave out; None to average over all classes.
+        scores: keys of the scores; by default all that there are.
 
     Example:
         >>> from lightning_calib.calibrators import build
@@ -62,11 +63,12 @@ class EvaluationTask(LightningModule):
         calibrators: Mapping[str, Calibrator],
         ignore_index: int | None = None,
         background: int | None = None,
+        scores: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.labels, self.background = list(calibrators), background
         self.calibrators = nn.ModuleList(calibrators.values())
-        self.scores = nn.ModuleList(score_collection(ignore_index, background) for _ in calibrators)
+        self.scores = nn.ModuleList(score_collection(ignore_index, background, scores) for _ in calibrators)
         self.evaluated: dict[str, Evaluated] = {}
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
