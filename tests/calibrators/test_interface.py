@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from lightning_calib.calibrators import (
-    CALIBRATORS,
     PAPER_PIPELINES,
     Pipeline,
     PipelineName,
@@ -21,9 +20,7 @@ from lightning_calib.calibrators import (
     save_calibrator,
 )
 from lightning_calib.functional import pool
-from tests.calibrators.helpers import NAMES, hard_logits, randomized
-
-VOXELWISE = [name for name in NAMES if CALIBRATORS[name].looks_at == "voxel"]
+from tests.calibrators.helpers import NAMES, VOXELWISE, hard_logits, randomized
 
 
 @pytest.mark.parametrize("name", VOXELWISE)
@@ -113,7 +110,7 @@ def test_the_papers_set():
     names = expand_pipelines(["paper"])
     assert len(names) == len(PAPER_PIPELINES) == 19
     assert sum(name.calibrator != "identity" for name in names) == 16
-    assert len(expand_pipelines(["all"])) == 25
+    assert len(expand_pipelines(["all"])) == 1 + 2 * len(NAMES)
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(["z", "p", "p0"]))

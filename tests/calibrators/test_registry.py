@@ -9,7 +9,6 @@ from torch import nn
 
 from lightning_calib.calibrators import (
     CALIBRATORS,
-    Calibrator,
     MatrixScaling,
     Pipeline,
     PipelineName,
@@ -26,6 +25,7 @@ from lightning_calib.report.glossary import explain
 from lightning_calib.report.html import render
 from lightning_calib.report.table_files import latex_name
 from lightning_calib.report.tables import main_table
+from tests.calibrators.strangers import BiasOnly
 
 MODULE = '''
 import torch
@@ -43,19 +43,6 @@ class Softer(Calibrator):
     def calibrate(self, logits):
         return (logits / 2).log_softmax(dim=1)
 '''
-
-
-class BiasOnly(Calibrator):
-    """A bias for each class: ``S(z + b)``."""
-
-    name = "bias_only"
-
-    def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
-        super().__init__(num_classes, spatial_dims)
-        self.bias = nn.Parameter(torch.zeros(num_classes))
-
-    def calibrate(self, logits):
-        return (logits + self.bias.unsqueeze(-1)).log_softmax(dim=1)
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +124,7 @@ def test_a_file_says_which_class_it_needs(tmp_path):
     """A class that nobody registered is stored by its path, also where it took a name of ours."""
     path = tmp_path / "a.safetensors"
     save_calibrator(path, BiasOnly(3))
-    assert read_header(path)["name"] == f"{__name__}.BiasOnly"
+    assert read_header(path)["name"] == "tests.calibrators.strangers.BiasOnly"
     register_calibrator(BiasOnly)
     save_calibrator(path, BiasOnly(3))
     assert type(load_calibrator(path)) is BiasOnly
