@@ -8,9 +8,10 @@ from pytorch_lightning import Trainer
 
 from lightning_calib.calibrators import Calibrator, Identity, PipelineName, load_calibrator, read_header
 from lightning_calib.cli.fitted import TRAINER, find_split
+from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import plain, write_json
-from lightning_calib.metrics import MeanIoU
+from lightning_calib.metrics import StatisticsMetric
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.tasks.calibration import CalibrationTask
@@ -71,7 +72,8 @@ def score(calibrator: Calibrator, data: StoredOutputsDataModule, trainer: Traine
     """Scores, and IoU by class name, over the cases of ``cal``, which here are the ones to judge on."""
     task = CalibrationTask(calibrator, data.num_classes, data.spatial_dims, data.ignore_index, data.background)
     (found,) = trainer.test(task, data.case_dataloader("cal", distances=True), verbose=False)
-    ious = cast(MeanIoU, task.scores["miou"]).per_class().tolist()
+    statistics = cast(StatisticsMetric, task.scores["miou"]).statistics()[1].pooled()
+    ious = class_iou(class_counts(statistics.confusion)[0]).tolist()
     names = data.store.manifest.class_names
     scores = {name.removeprefix("test/"): found[name] for name in sorted(found)}
     return scores, dict(zip(names, ious, strict=True))

@@ -42,9 +42,19 @@ class ImageStatistics:
         """Statistics of several batches of images as one."""
         return _combine(parts, torch.cat)
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "ImageStatistics":
+        """The function applied to every tensor, inside the tables too."""
+        return _combine([self], lambda one: function(one[0]))
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the order of :meth:`map`."""
+        found: list[Tensor] = []
+        self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        return found
+
     def pooled(self) -> "ImageStatistics":
         """All voxels as those of one image: ``B = 1``."""
-        return _combine([self], lambda one: one[0].sum(dim=0, keepdim=True))
+        return self.map(lambda tensor: tensor.sum(dim=0, keepdim=True))
 
     @property
     def voxels(self) -> Tensor:
@@ -113,6 +123,7 @@ def image_statistics(
     bands: Sequence[float] = BANDS,
     num_bins: int = TABLE_BINS,
     classwise: bool = False,
+    class_bins: int | None = None,
 ) -> ImageStatistics:
     """Everything that the scores need of a batch of images, in one chunked pass.
 
@@ -129,6 +140,7 @@ def image_statistics(
         bands: edges of the distance bands.
         num_bins: bins of the tables; 600 serve 15, 20, 30, 40 and 50 exactly.
         classwise: also a table for each class (about three times the work).
+        class_bins: bins of each class's table; ``num_bins`` by default.
 
     Returns:
         :class:`ImageStatistics`; its methods are the scores.
@@ -141,6 +153,7 @@ def image_statistics(
     """
     scores, labels = as_images(log_probs, target)
     edges = check_bands(bands)
+    sizes = num_bins, (class_bins or num_bins) if classwise else 0
     before = None if reference is None else as_reference(reference, log_probs, target)
     maps = [_flat(values, target, labels, name) for values, name in ((valid, "valid"), (distance, "distance"))]
     images = []
@@ -149,7 +162,7 @@ def image_statistics(
         keep = _counting(own, ignore_index, inside)
         old = None if before is None else before[i]
         parts = walk(image, own, keep, f"image {i} of the batch")
-        images.append(reduce(_add, (_sums(part, num_bins, classwise, old, away, edges) for part in parts)))
+        images.append(reduce(_add, (_sums(part, sizes, old, away, edges) for part in parts)))
     return ImageStatistics.concatenate(images)
 
 
@@ -173,14 +186,14 @@ def _flat(values: Tensor | None, target: Tensor, labels: Tensor, name: str) -> T
 
 def _sums(
     voxels: Voxels,
-    num_bins: int,
-    classwise: bool,
+    sizes: tuple[int, int],
     reference: Tensor | None,
     distance: Tensor | None,
     edges: tuple[float, ...],
 ) -> ImageStatistics:
     """Statistics of one chunk as those of one image."""
     num_classes = voxels.probs.shape[0]
+    num_bins, class_bins = sizes
     correct = voxels.prediction == voxels.target
     pairs = voxels.target * num_classes + voxels.prediction
     confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
@@ -197,11 +210,11 @@ def _sums(
         brier=voxels.brier.sum(dtype=torch.float64),
         confusion=confusion,
         bins=bins,
-        classwise=_class_tables(voxels, num_bins) if classwise else None,
+        classwise=_class_tables(voxels, class_bins) if class_bins else None,
         flips=flips,
         bands=bands,
     )
-    return _combine([part], lambda one: one[0][None].cpu())
+    return part.map(lambda tensor: tensor[None].cpu())
 
 
 def _class_tables(voxels: Voxels, num_bins: int) -> BinTable:

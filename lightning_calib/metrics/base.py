@@ -28,6 +28,10 @@ class Images(NamedTuple):
     counts: Tensor
     sums: Tensor
 
+    def labels(self) -> list[str]:
+        """Case ids; unnamed images are called ``#0``, ``#1``, ..."""
+        return [name or f"#{i}" for i, name in enumerate(self.names)]
+
 
 class PerImageMetric(Metric):
     """Keeps int64 counts and float64 sums of every image, on the CPU, and scores them when asked.
@@ -83,8 +87,7 @@ class PerImageMetric(Metric):
     def per_image(self) -> dict[str, float]:
         """Score of every case, gathered over processes; unnamed images are called ``#0``, ``#1``, ..."""
         images = self._gathered()
-        labels = [name or f"#{i}" for i, name in enumerate(images.names)]
-        return dict(zip(labels, self._image_scores(images).tolist(), strict=True))
+        return dict(zip(images.labels(), self._image_scores(images).tolist(), strict=True))
 
     def num_undefined(self) -> int:
         """Images that have no score (NaN) and are left out of the mean, over all processes."""

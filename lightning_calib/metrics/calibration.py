@@ -1,5 +1,6 @@
 """How far confidences are from accuracies, over bins of the top-label confidence."""
 
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -8,11 +9,45 @@ from torch import Tensor
 
 from lightning_calib.functional.averages import Average
 from lightning_calib.functional.binning import BinTable, table_size
+from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.plots import draw_reliability
-from lightning_calib.metrics.shared import SharedMetric, Tables
+from lightning_calib.metrics.score import Score, plain
+from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+
+ECE = Score(
+    key="ece",
+    label="ECE",
+    title="expected calibration error",
+    explanation="Typical gap between how confident the model says it is and how often it is right; "
+    "easy voxels dominate it, since they are many.",
+    better="lower",
+    headline=True,
+    compared=True,
+    arithmetic=partial(plain, ImageStatistics.expected_calibration_error),
+)
+ACE = Score(
+    key="ace",
+    label="ACE",
+    title="average calibration error",
+    explanation="The gap averaged over confidence levels, so that rare, uncertain voxels count as much as the many "
+    "easy ones.",
+    better="lower",
+    pooled=True,
+    headline=True,
+    arithmetic=partial(plain, ImageStatistics.average_calibration_error),
+)
+MCE = Score(
+    key="mce",
+    label="MCE",
+    title="maximum calibration error",
+    explanation="The largest gap at any confidence level; a level that few voxels reach can make it large by chance.",
+    better="lower",
+    pooled=True,
+    arithmetic=partial(plain, ImageStatistics.maximum_calibration_error),
+)
 
 
-class BinnedMetric(SharedMetric):
+class BinnedMetric(StatisticsMetric):
     """A metric over equal bins of the top-label confidence.
 
     Metrics whose bins nest in 600 (15, 20, 30, 40, 50 among them) share one table.
@@ -27,7 +62,7 @@ class BinnedMetric(SharedMetric):
         average: Average = "pool",
         **kwargs: Any,
     ) -> None:
-        super().__init__(ignore_index, average, table_bins=table_size(num_bins), **kwargs)
+        super().__init__(ignore_index, average, Contents(bins=table_size(num_bins)), **kwargs)
         self.num_bins = num_bins
 
 
@@ -57,8 +92,8 @@ class ExpectedCalibrationError(BinnedMetric):
     ) -> None:
         super().__init__(num_bins, ignore_index, average, **kwargs)
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return tables.bins.coarsen(self.num_bins).expected_error()
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.expected_calibration_error(self.num_bins)
 
 
 class AverageCalibrationError(BinnedMetric):
@@ -77,8 +112,8 @@ class AverageCalibrationError(BinnedMetric):
         tensor(0.2500, dtype=torch.float64)
     """
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return tables.bins.coarsen(self.num_bins).average_error()
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.average_calibration_error(self.num_bins)
 
 
 class MaximumCalibrationError(BinnedMetric):
@@ -97,8 +132,8 @@ class MaximumCalibrationError(BinnedMetric):
         tensor(0.2500, dtype=torch.float64)
     """
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return tables.bins.coarsen(self.num_bins).maximum_error()
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.maximum_calibration_error(self.num_bins)
 
 
 class ReliabilityDiagram(ExpectedCalibrationError):
@@ -123,10 +158,7 @@ class ReliabilityDiagram(ExpectedCalibrationError):
 
     def table(self) -> BinTable:
         """Sums of each bin ``(num_bins,)`` over all images of all processes."""
-        images = self._gathered()
-        if not images.names:
-            raise ValueError("the diagram is empty: update() it first")
-        bins = self._tables(images.counts, images.sums).bins.coarsen(self.num_bins)
+        bins = self._some().bins.coarsen(self.num_bins)
         return BinTable(*(column.sum(dim=0) for column in bins))
 
     def plot(self, val: BinTable | None = None, ax: Axes | None = None) -> tuple[Figure, Axes]:

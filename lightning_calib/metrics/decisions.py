@@ -1,18 +1,37 @@
 """What calibration does to decisions, and the offsets that it may stumble over."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_calib.functional.averages import Average
+from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.energy import free_energy_moments, spread_of
 from lightning_calib.functional.flips import FlipTable, flip_table
+from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
+from lightning_calib.metrics.score import Score, plain
+from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+
+FLIP = Score(
+    key="flip",
+    label="Flips",
+    title="flip rate",
+    explanation="Share of voxels whose predicted class the calibrator changed: 0 means that the segmentation is "
+    "untouched.",
+    better="lower",
+    percent=True,
+    decimals=1,
+    headline=True,
+    needs=("flips",),
+    arithmetic=partial(plain, ImageStatistics.flip_rate),
+)
 
 
-class FlipRate(PerImageMetric):
+class FlipRate(StatisticsMetric):
     """Share of voxels whose predicted class changed: see :func:`~lightning_calib.functional.flip_rate`.
 
     Args:
@@ -38,38 +57,27 @@ class FlipRate(PerImageMetric):
         average: Average = "image",
         **kwargs: Any,
     ) -> None:
-        super().__init__(("flips", ignore_index), average, **kwargs)
-        self.ignore_index = ignore_index
-
-    def update(
-        self,
-        log_probs: Tensor,
-        target: Tensor,
-        case_ids: Sequence[str] | None = None,
-        reference: Tensor | None = None,
-    ) -> None:
-        """Add a batch of images.
-
-        Args:
-            log_probs: scores after calibration ``(B, C, *S)``.
-            target: integer labels ``(B, *S)``.
-            case_ids: name of each image.
-            reference: the pooled input's scores ``(B, C, *S)`` or predicted classes ``(B, *S)``.
-        """
-        if reference is None:
-            raise ValueError("flips are counted against a reference: pass the pooled logits as reference=")
-        table = flip_table(log_probs, target, reference, self.ignore_index)
-        counts = torch.stack(list(table), dim=1)
-        self._append(case_ids, counts, torch.zeros(len(counts), 0, dtype=torch.float64))
+        super().__init__(ignore_index, average, Contents(bins=0, flips=True), **kwargs)
 
     def audit(self) -> dict[str, float]:
         """Shares of all flips that are harmful, beneficial and neutral; NaN where nothing flipped."""
-        counts = self._gathered().counts
-        totals = counts.sum(dim=0) if counts.numel() else torch.zeros(4, dtype=torch.int64)
-        return {kind: share.item() for kind, share in FlipTable(*totals).audit().items()}
+        flips = self.statistics()[1].flips
+        assert flips is not None  # the rows hold them
+        return {kind: share.item() for kind, share in FlipTable(*(count.sum() for count in flips)).audit().items()}
 
-    def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
-        return FlipTable(*counts.unbind(dim=1)).rate()
+    def _measure(
+        self, log_probs: Tensor, target: Tensor, reference: Tensor | None, distance: Tensor | None
+    ) -> ImageStatistics:
+        """Flips alone need no probabilities: any scores will do, and nothing else is known of them."""
+        assert reference is not None  # update has made sure
+        flips = flip_table(log_probs, target, reference, self.ignore_index)
+        unknown = torch.full(flips.voxels.shape, torch.nan, dtype=torch.float64)
+        none = flips.voxels.new_empty(len(unknown), 0)
+        bins = BinTable(none, none, none.double())
+        return ImageStatistics(nll=unknown, brier=unknown, confusion=none[..., None], bins=bins, flips=flips)
+
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.flip_rate()
 
 
 class FreeEnergySpread(PerImageMetric):
@@ -94,8 +102,25 @@ class FreeEnergySpread(PerImageMetric):
         super().__init__(("free energy", ignore_index), **kwargs)
         self.ignore_index = ignore_index
 
-    def update(self, logits: Tensor, target: Tensor | None = None, case_ids: Sequence[str] | None = None) -> None:
-        """Add a batch of images: raw pooled logits ``(B, C, *S)`` and, to leave voxels out, ``(B, *S)``."""
+    def update(
+        self,
+        logits: Tensor,
+        target: Tensor | None = None,
+        case_ids: Sequence[str] | None = None,
+        *,
+        reference: Tensor | None = None,
+    ) -> None:
+        """Add a batch of images.
+
+        Args:
+            logits: raw pooled logits ``(B, C, *S)``.
+            target: integer labels ``(B, *S)``, to leave voxels out.
+            case_ids: name of each image.
+            reference: the raw pooled logits, where ``logits`` are another metric's log-probabilities.
+        """
+        if reference is not None and not reference.is_floating_point():
+            raise ValueError("the free energy is one of raw pooled logits, not of classes: pass them as reference=")
+        logits = logits if reference is None else reference
         moments = free_energy_moments(logits, target, self.ignore_index)
         self._append(case_ids, moments[:, :1].long(), moments)
 
@@ -106,3 +131,14 @@ class FreeEnergySpread(PerImageMetric):
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
         return spread_of(sums)
+
+
+FREE_ENERGY_SPREAD = Score(
+    key="free_energy_spread",
+    label="Free-energy spread",
+    title="spread of the free energy",
+    explanation="How much the offset of the pooled logits, which the softmax does not see, varies within an image; "
+    "where it does, calibrators that are not translation invariant read noise.",
+    better=None,
+    metric=FreeEnergySpread,
+)

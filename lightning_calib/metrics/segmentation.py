@@ -1,15 +1,64 @@
 """How good the predicted distributions and maps are: likelihood, Brier score, Dice and IoU."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from lightning_calib.functional.averages import Average
-from lightning_calib.functional.overlap import class_iou, dice, mean_iou
-from lightning_calib.metrics.shared import SharedMetric, Tables
+from lightning_calib.functional.overlap import class_counts, class_iou
+from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.metrics.score import Score, overlap, plain
+from lightning_calib.metrics.statistics import StatisticsMetric
+
+NLL = Score(
+    key="nll",
+    label="NLL",
+    title="negative log-likelihood",
+    explanation="How surprised the model is by the true labels; it punishes confident mistakes most.",
+    better="lower",
+    digits=3,
+    headline=True,
+    compared=True,
+    arithmetic=partial(plain, ImageStatistics.negative_log_likelihood),
+)
+BRIER = Score(
+    key="brier",
+    label="Brier",
+    title="Brier score",
+    explanation="Squared distance between the predicted probabilities and the truth; mixes calibration with accuracy.",
+    better="lower",
+    digits=3,
+    headline=True,
+    arithmetic=partial(plain, ImageStatistics.brier_score),
+)
+DICE = Score(
+    key="dice",
+    label="Dice",
+    title="Dice score",
+    explanation="Overlap of the predicted and the true regions, averaged over the classes of an image.",
+    better="higher",
+    percent=True,
+    decimals=1,
+    headline=True,
+    compared=True,
+    arithmetic=partial(overlap, ImageStatistics.dice_score),
+)
+MIOU = Score(
+    key="miou",
+    label="mIoU",
+    title="mean intersection over union",
+    explanation="Overlap of the predicted and the true regions of each class over all images together, averaged over "
+    "classes; street-scene benchmarks rank by it.",
+    better="higher",
+    percent=True,
+    decimals=1,
+    pooled=True,
+    arithmetic=partial(overlap, ImageStatistics.mean_iou),
+)
 
 
-class NegativeLogLikelihood(SharedMetric):
+class NegativeLogLikelihood(StatisticsMetric):
     """Mean of ``-log q_y``: see :func:`~lightning_calib.functional.negative_log_likelihood`.
 
     Args:
@@ -25,11 +74,11 @@ class NegativeLogLikelihood(SharedMetric):
         {'scan_1': 0.6931}
     """
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return tables.nll / tables.voxels
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.negative_log_likelihood()
 
 
-class BrierScore(SharedMetric):
+class BrierScore(StatisticsMetric):
     """Mean of ``|q - onehot(y)|²``: see :func:`~lightning_calib.functional.brier_score`.
 
     Args:
@@ -45,11 +94,11 @@ class BrierScore(SharedMetric):
 
     plot_upper_bound: float | None = 2.0
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return tables.brier / tables.voxels
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.brier_score()
 
 
-class OverlapMetric(SharedMetric):
+class OverlapMetric(StatisticsMetric):
     """A score of the argmax, averaged over the classes that occur.
 
     Args:
@@ -89,8 +138,8 @@ class DiceScore(OverlapMetric):
         0.6667
     """
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return dice(tables.classes, self.include_background, self.background)
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.dice_score(self.include_background, self.background)
 
 
 class MeanIoU(OverlapMetric):
@@ -120,11 +169,8 @@ class MeanIoU(OverlapMetric):
 
     def per_class(self) -> Tensor:
         """IoU of every class ``(C,)``, gathered over processes; NaN for one that occurs nowhere."""
-        images = self._gathered()
-        if not images.names:
-            raise ValueError("there are no classes yet: update() first")
-        counts = self._tables(images.counts, images.sums).classes
+        counts = class_counts(self._some().confusion)
         return class_iou(counts.sum(dim=0, keepdim=True) if self.average == "pool" else counts).nanmean(dim=0)
 
-    def _table_scores(self, tables: Tables) -> Tensor:
-        return mean_iou(tables.classes, self.include_background, self.background)
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.mean_iou(self.include_background, self.background)

@@ -1,18 +1,34 @@
 """Where in the image confidences are wrong: by distance to the boundary, and locally smoothed."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.boundary import BANDS, BandTable, boundary_distance, check_bands
+from lightning_calib.functional.boundary import BANDS, check_bands
 from lightning_calib.functional.smoothed import space_errors
-from lightning_calib.functional.statistics import image_statistics
+from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
+from lightning_calib.metrics.score import Score, plain
+from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+
+BA_ECE = Score(
+    key="ba_ece",
+    label="BA-ECE",
+    title="boundary-aware calibration error",
+    explanation="The same kind of gap taken in bands of distance to the true boundary; the band at the boundary "
+    "counts most.",
+    better="lower",
+    headline=True,
+    compared=True,
+    needs=("bands",),
+    arithmetic=partial(plain, ImageStatistics.boundary_aware_calibration_error),
+)
 
 
-class BoundaryAwareCalibrationError(PerImageMetric):
+class BoundaryAwareCalibrationError(StatisticsMetric):
     """Gaps in distance bands: see :func:`~lightning_calib.functional.boundary_aware_calibration_error`.
 
     Args:
@@ -36,37 +52,11 @@ class BoundaryAwareCalibrationError(PerImageMetric):
         **kwargs: Any,
     ) -> None:
         edges = check_bands(bands)
-        super().__init__(("bands", ignore_index, edges), **kwargs)
+        super().__init__(ignore_index, contents=Contents(bins=1, bands=edges), **kwargs)
         self.bands = edges
-        self.ignore_index = ignore_index
 
-    def update(
-        self,
-        log_probs: Tensor,
-        target: Tensor,
-        case_ids: Sequence[str] | None = None,
-        distance: Tensor | None = None,
-    ) -> None:
-        """Add a batch of images.
-
-        Args:
-            log_probs: normalised log-probabilities ``(B, C, *S)``.
-            target: integer labels ``(B, *S)``.
-            case_ids: name of each image.
-            distance: ``boundary_distance(target)``, where it is at hand; a
-                :class:`~lightning_calib.functional.DistanceCache` keeps it over epochs and pipelines.
-        """
-        distance = boundary_distance(target, self.ignore_index) if distance is None else distance
-        table = image_statistics(
-            log_probs, target, ignore_index=self.ignore_index, distance=distance, bands=self.bands, num_bins=1
-        ).bands
-        assert table is not None
-        counts = torch.cat([table.voxels, table.errors], dim=1)
-        self._append(case_ids, counts, torch.cat([table.uncertainty, table.distance], dim=1))
-
-    def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
-        size = len(self.bands) - 1
-        return BandTable(counts[:, :size], counts[:, size:], sums[:, :size], sums[:, size:]).error()
+    def _score(self, statistics: ImageStatistics) -> Tensor:
+        return statistics.boundary_aware_calibration_error()
 
 
 class SPACE(PerImageMetric):
@@ -97,3 +87,13 @@ class SPACE(PerImageMetric):
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
         return sums[:, 0]
+
+
+SPACE_ERROR = Score(
+    key="space",
+    label="SPACE",
+    title="smoothed calibration error",
+    explanation="Local disagreement between uncertainty and error, both smoothed over neighbouring voxels.",
+    better="lower",
+    metric=SPACE,
+)

@@ -14,11 +14,10 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, build
-from lightning_calib.metrics import FreeEnergySpread
+from lightning_calib.metrics import score_collection
 from lightning_calib.solvers import Certificate, NewtonSolver, nll_sum, regularization
 from lightning_calib.solvers.fit import Solver, choose_solver, fit
 from lightning_calib.solvers.objective import EPS, LAM, MU
-from lightning_calib.tasks.scores import calibration_scores
 from lightning_calib.tasks.selection import Selection
 
 Batch = dict[str, Any]
@@ -104,8 +103,7 @@ class CalibrationTask(LightningModule):
 
     def configure_metrics(self, background: int | None) -> None:
         """Scores of the test set."""
-        self.scores = calibration_scores(self.ignore_index, background)
-        self.energy = FreeEnergySpread(ignore_index=self.ignore_index)
+        self.scores = score_collection(self.ignore_index, background)
 
     @property
     def batches(self) -> Literal["cases", "voxels", "images"]:
@@ -244,12 +242,10 @@ class CalibrationTask(LightningModule):
         """Add a case to all scores."""
         logits, target, case_ids = batch["logits"], batch["target"], batch["case_id"]
         self.scores.update(self(logits), target, case_ids=case_ids, reference=logits, distance=batch.get("distance"))
-        self.energy.update(logits, target, case_ids)
 
     def on_test_epoch_end(self) -> None:
         """Log every score over all processes."""
-        values = {**self.scores.compute(), "free_energy_spread": self.energy.compute()}
-        self._log({f"test/{name}": float(value) for name, value in values.items()})
+        self._log({f"test/{name}": float(value) for name, value in self.scores.compute().items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what a resumed fit needs."""

@@ -130,7 +130,7 @@ def test_one_pass_serves_all_metrics_of_a_collection(batch, monkeypatch):
     calls = []
     real = F.image_statistics
     monkeypatch.setattr(
-        "lightning_calib.metrics.shared.image_statistics", lambda *a, **k: calls.append(1) or real(*a, **k)
+        "lightning_calib.metrics.statistics.image_statistics", lambda *a, **k: calls.append(1) or real(*a, **k)
     )
     collection.update(log_probs[1:], target[1:], case_ids=names[1:])
     assert len(calls) == 1
