@@ -27,7 +27,7 @@ from lightning_calib.cli.report import report
 from lightning_calib.cli.reproduce import reproduce
 from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
-from lightning_calib.cli.study import STUDIES
+from lightning_calib.cli.study import study_commands
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
@@ -49,7 +49,6 @@ COMMANDS: dict[str, Callable[..., int | None] | dict[str, Any]] = {
     "export": export,
     "monitor": monitor,
     "audit": audit,
-    "study": STUDIES,
     "reproduce": reproduce,
 }
 
@@ -82,7 +81,11 @@ def main(args: Sequence[str] | None = None) -> int:
     line = None if args is None else list(args)
     try:
         code: int | None = auto_cli(
-            {**COMMANDS}, args=line, as_positional=False, parser_class=Parser, prog="calibrate.py"
+            COMMANDS | {"study": study_commands()},
+            args=line,
+            as_positional=False,
+            parser_class=Parser,
+            prog="calibrate.py",
         )
     except (ValueError, OSError) as problem:
         if os.environ.get(TRACEBACK):

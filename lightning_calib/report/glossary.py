@@ -59,8 +59,16 @@ def explain(pipeline: PipelineName) -> str:
         >>> explain(PipelineName.parse("ts(p)"))
         "Temperature scaling on the members' mean probability."
     """
-    text = f"{CALIBRATORS[pipeline.calibrator]} on {_POOLINGS[pipeline.pooling]}."
-    return text[0].upper() + text[1:]
+    return _sentence(f"{CALIBRATORS[pipeline.calibrator]} on {_POOLINGS[pipeline.pooling]}")
+
+
+def calibrators() -> dict[str, str]:
+    """What each calibrator does, by name."""
+    return {name: _sentence(text) for name, text in CALIBRATORS.items()}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def keeps(preserves: str | None) -> str:
