@@ -16,9 +16,9 @@ ALLOWED["solvers"] = {"kit", "functional", "metrics", "calibrators"}
 ALLOWED["tasks"] = ALLOWED["solvers"] | {"solvers", "datasets", "outputs", "segmenters"}
 ALLOWED["callbacks"] = ALLOWED["tasks"] | {"tasks"}
 ALLOWED["experiment"] = ALLOWED["callbacks"] | {"callbacks", "executors"}
-ALLOWED["studies"] = ALLOWED["experiment"] | {"experiment"}
-ALLOWED["report"] = ALLOWED["studies"] | {"studies"}
-ALLOWED["deployment"] = ALLOWED["report"] | {"report"}
+ALLOWED["report"] = ALLOWED["experiment"] | {"experiment"}
+ALLOWED["studies"] = ALLOWED["report"] | {"report"}  # the report finds studies by their registry
+ALLOWED["deployment"] = ALLOWED["studies"] | {"studies"}
 ALLOWED["cli"] = ALLOWED["deployment"] | {"deployment"}
 
 LIGHTNING_FREE = ["functional", "calibrators", "metrics", "solvers"]

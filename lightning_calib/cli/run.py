@@ -2,6 +2,7 @@
 
 import json as json_format
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.kit.noise import quiet
 from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.main_table import NOT_INVARIANT
 
 
 def run(
@@ -91,13 +93,5 @@ def show(results: Results, preserve: Preserve, page: Path | None = None) -> None
 
 def table_text(results: Results) -> str:
     """The main table for a terminal, in the paper's blocks."""
-    table = Inputs.open(results.folder, None).table
-    heading = ["pipeline", *(f"{column.heading} {column.arrow}" for column in table.columns)]
-    lines = [f"{heading[0]:<14}" + "".join(f"{text:>12}" for text in heading[1:])]
-    for letter, rows in table.blocks().items():
-        lines.append(f"({letter})")
-        for row in rows:
-            mark = "" if row.pipeline.translation_invariant else " x"
-            cells = [table.text(row, column) + ("*" if row.cells[column.key].best else " ") for column in table.columns]
-            lines.append(f"{row.pipeline!s:<12}{mark:<2}" + "".join(f"{cell:>12}" for cell in cells))
-    return "\n".join([*lines, "*: best of its column; x: not translation invariant"])
+    legend = f"*: best of its column; {NOT_INVARIANT}: not translation invariant"
+    return replace(Inputs.open(results.folder, None).table, caption=legend).to_text()

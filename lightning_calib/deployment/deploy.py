@@ -22,7 +22,7 @@ from lightning_calib.kit.files import plain, sha256, write_json
 from lightning_calib.outputs.manifest import MANIFEST, Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
-from lightning_calib.studies.certificate import certify
+from lightning_calib.studies.audit import audit
 
 _PACKAGES = ("lightning-calib", "torch")
 
@@ -153,7 +153,7 @@ def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:
 
 def attach_audit(folder: Path, store: OutputStore, name: PipelineName) -> None:
     """Measure the promises of the calibrator in the folder on the store; nothing is deployed where one is broken."""
-    certificate = certify(folder / CALIBRATOR, store, name.pooling, AUDIT_CASES)
+    certificate = audit(folder / CALIBRATOR, store, name.pooling, AUDIT_CASES)
     write_json(folder / AUDIT, certificate)
     if not certificate["passed"]:
         raise DeploymentError(f"{name} breaks a promise: {'; '.join(certificate['broken'])}; see {folder / AUDIT}")

@@ -7,6 +7,16 @@ from torch import Tensor
 
 from lightning_calib.functional.voxels import as_images, chunks, only, top_class
 
+FLIP_KINDS = ("harmful", "beneficial", "neutral")
+"""Kinds of flips: right before and wrong now, wrong before and right now, wrong both times."""
+
+
+def flip_kinds(prediction: Tensor, reference: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a prediction differs from the reference: harmful, beneficial and neutral flips, as masks ``(...)``."""
+    flipped = prediction != reference
+    before, now = reference == target, prediction == target
+    return flipped & before, flipped & now, flipped & ~before & ~now
+
 
 class FlipTable(NamedTuple):
     """Counts of changed predictions, all int64 ``(...)``.
@@ -26,11 +36,8 @@ class FlipTable(NamedTuple):
     @classmethod
     def of(cls, prediction: Tensor, reference: Tensor, target: Tensor) -> Self:
         """Table of a flat list of voxels: classes now, before, and true."""
-        flipped = prediction != reference
-        before, now = reference == target, prediction == target
-        counts = [flipped & before, flipped & now, flipped & ~before & ~now]
         voxels = torch.full((), prediction.numel(), device=prediction.device)
-        return cls(voxels, *(kind.sum() for kind in counts))
+        return cls(voxels, *(kind.sum() for kind in flip_kinds(prediction, reference, target)))
 
     def flips(self) -> Tensor:
         """Number of changed predictions ``(...)``."""
@@ -50,9 +57,6 @@ class FlipTable(NamedTuple):
         """
         flips = self.flips().double()
         return {kind: getattr(self, kind) / flips for kind in FLIP_KINDS}
-
-
-FLIP_KINDS: tuple[str, ...] = FlipTable._fields[1:]  # harmful, beneficial, neutral
 
 
 def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> FlipTable:

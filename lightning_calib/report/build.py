@@ -1,5 +1,6 @@
-"""A report from the files of a run: the page, the table in three formats, the figures."""
+"""A report from the files of a run: the page, the tables in three formats, the figures."""
 
+import re
 from pathlib import Path
 
 from lightning_calib.experiment.layout import ResultsError
@@ -7,18 +8,15 @@ from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.kit.files import write_text
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.main_table import interval_legend, markdown_file
 from lightning_calib.report.section import Section, attempt
 from lightning_calib.report.sections import SECTIONS
 from lightning_calib.report.sections.comparisons import comparison_table
-from lightning_calib.report.studies import STUDY_FIGURES, study_sections, write_tables
+from lightning_calib.report.studies import FOLDER, study_sections
 from lightning_calib.report.style import look
-from lightning_calib.report.table_files import to_csv, to_latex, to_markdown
 
 _PNG_DPI = 130
-FIGURES = (
-    *("comparisons", "reliability", "bands", "confidence", "borders", "flips", "free-energy"),
-    *("temperatures", "matrices", "experts", "temperature-maps"),
-)
+_FIGURE = re.compile(r'<figure id="figure-([\w-]+)"')
 
 
 def build_report(calibration: Path, outputs: Path | None, destination: Path, preserve: Preserve = "order") -> Path:
@@ -30,7 +28,7 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
         calibration: folder that ``calibrate.py run`` wrote.
         outputs: the frozen outputs behind it, for the maps; None tries the folder that the run recorded.
         destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex``,
-            ``comparisons.{md,tex}`` and ``figures/``.
+            ``comparisons.{md,tex}``, ``figures/``, and ``studies/`` for the tables of studies.
         preserve: what the pipeline in the headline must keep of the ensemble's ranking of the classes.
 
     Returns:
@@ -40,15 +38,23 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
         ResultsError: where ``calibration`` holds no results at all.
     """
     inputs = Inputs.open(calibration, outputs, preserve)
-    entries = (*SECTIONS[:-1], *study_sections(inputs), SECTIONS[-1])  # how it was made stays last
-    sections = [attempt(key, title, make, inputs) for key, title, make in entries]
+    studies = study_sections(inputs)
+    sections = all_sections(inputs, studies)
+    page = destination / "index.html"
     destination.mkdir(parents=True, exist_ok=True)
     _write_tables(inputs, destination)
-    write_tables(sections, destination / "studies")
-    _write_figures(sections, destination / "figures")
-    page = destination / "index.html"
+    _write_study_tables(studies, destination / FOLDER)
+    _write_figures(sections, destination / "figures", page)
     write_text(page, render(f"Calibration of {inputs.results.dataset['name']}", sections))
     return page
+
+
+def all_sections(inputs: Inputs, studies: list[Section]) -> list[Section]:
+    """Sections in the order of the page; one of a study takes the place of the section with its key."""
+    made = [attempt(key, title, make, inputs) for key, title, make in SECTIONS]
+    found = {section.key: section for section in made if section is not None}
+    last = found.popitem()[1]  # how it was made
+    return [*(found | {section.key: section for section in studies}).values(), last]
 
 
 def _write_tables(inputs: Inputs, destination: Path) -> None:
@@ -60,22 +66,26 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
     comparisons = comparison_table(inputs.results.summary["comparisons"])
     write_text(destination / "comparisons.md", comparisons.to_markdown())
     write_text(destination / "comparisons.tex", comparisons.to_latex())
-    write_text(destination / "table.md", to_markdown(table))
-    write_text(destination / "table.csv", to_csv(table))
-    write_text(destination / "table.tex", to_latex(table))
-    write_text(destination / "table_intervals.tex", to_latex(table, intervals=True))
+    write_text(destination / "table.md", markdown_file(inputs.results.dataset["name"], table))
+    write_text(destination / "table.csv", table.to_csv())
+    write_text(destination / "table.tex", table.to_latex())
+    write_text(destination / "table_intervals.tex", table.to_latex(intervals=True, legend=interval_legend(table)))
 
 
-def _write_figures(sections: list[Section], folder: Path) -> None:
-    """Every figure as a PNG on white, for slides and papers."""
+def _write_study_tables(sections: list[Section], folder: Path) -> None:
+    """Every table of a study as Markdown and LaTeX."""
+    for table in (table for section in sections for table in section.tables):
+        folder.mkdir(exist_ok=True)
+        write_text(folder / f"{table.name}.md", table.to_markdown())
+        write_text(folder / f"{table.name}.tex", table.to_latex())
+
+
+def _write_figures(sections: list[Section], folder: Path, page: Path) -> None:
+    """Every figure as a PNG on white, for slides and papers; those of an earlier page would be taken for this one's."""
     folder.mkdir(exist_ok=True)
-    for name in (
-        *FIGURES,
-        *STUDY_FIGURES,
-    ):  # those of an earlier report that this one does not have would be taken for its own
+    for name in _FIGURE.findall(page.read_text(encoding="utf-8")) if page.is_file() else ():
         (folder / f"{name}.png").unlink(missing_ok=True)
-    for section in sections:
-        for picture in section.pictures:
-            with look():
-                picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI, facecolor="white")
-                picture.figure.set_layout_engine("none")  # it is laid out now; the page draws it once more
+    for picture in (picture for section in sections for picture in section.pictures):
+        with look():
+            picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI, facecolor="white")
+            picture.figure.set_layout_engine("none")  # it is laid out now; the page draws it once more

@@ -44,8 +44,16 @@ def explain(pipeline: PipelineName) -> str:
         >>> explain(PipelineName.parse("ts(p)"))
         "Temperature scaling on the members' mean probability."
     """
-    text = f"{pipeline.cls.description} on {_POOLINGS[pipeline.pooling]}."
-    return text[0].upper() + text[1:]
+    return _sentence(f"{pipeline.cls.description} on {_POOLINGS[pipeline.pooling]}")
+
+
+def calibrators() -> dict[str, str]:
+    """What each calibrator does, by name."""
+    return {name: _sentence(CALIBRATORS[name].description) for name in CALIBRATORS}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def keeps(preserves: str | None) -> str:

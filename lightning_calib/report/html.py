@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lightning_calib.calibrators.registry import CALIBRATORS
-from lightning_calib.report.columns import COLUMNS
-from lightning_calib.report.glossary import TERMS
+from lightning_calib.report.glossary import TERMS, calibrators
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.svg import SvgWriter
 
@@ -44,7 +42,6 @@ def render(title: str, sections: Sequence[Section]) -> str:
         assert loader is not None
         return Markup("\n".join(loader.get_source(environment, name)[0] for name in names))  # our files
 
-    calibrators = {name: CALIBRATORS[name].description for name in CALIBRATORS}
-    environment.globals |= {"draw": draw, "terms": TERMS, "columns": COLUMNS, "calibrators": calibrators}
+    environment.globals |= {"draw": draw, "terms": TERMS, "calibrators": calibrators()}
     page = environment.get_template("page.html")
     return page.render(title=title, sections=sections, css=asset(_STYLES), script=asset(_SCRIPTS))

@@ -1,6 +1,5 @@
 """What a report is made of: the results of a run and, where it is at hand, its output store."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +9,12 @@ from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.experiment.results import Results
+from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore
-from lightning_calib.report.columns import COLUMN
-from lightning_calib.report.tables import MainTable, Row, main_table
+from lightning_calib.outputs.stored_cases import StoredCases
+from lightning_calib.report.main_table import main_table
 
 
 def first_line(text: str) -> str:
@@ -69,11 +70,15 @@ class Inputs:
             )
         return self.store
 
+    def cases(self, pooling: Pooling) -> StoredCases:
+        """Pooled cases as the run saw them."""
+        return StoredCases(self.outputs, pooling, self.results.settings.get("outside", "exclude"))
+
     @cached_property
-    def table(self) -> MainTable:
+    def table(self) -> Table:
         """The main table."""
         scores = {name: entry["metrics"] for name, entry in self.results.summary["pipelines"].items()}
-        return main_table(self.results.dataset["name"], self.results.pipelines, scores, self.notes)
+        return main_table(self.results.dataset["name"], self.results.pipelines, scores, self.notes, self.deployed)
 
     @cached_property
     def notes(self) -> dict[str, str]:
@@ -91,8 +96,7 @@ class Inputs:
     @property
     def scored(self) -> list[str]:
         """Pipelines with scores in at least one repeat."""
-        absent = {name for name in self.results.pipelines if not self.repeats_of(name)}
-        return [name for name in self.results.pipelines if name not in absent]
+        return [name for name in self.results.pipelines if self.repeats_of(name)]
 
     def repeats_of(self, pipeline: str) -> list[int]:
         """Repeats in which a pipeline has scores."""
@@ -125,12 +129,6 @@ class Inputs:
     def uncalibrated(self, pipeline: PipelineName) -> str:
         """The baseline of a pipeline: the same pooling without a calibrator."""
         return str(PipelineName("identity", pipeline.pooling))
-
-    def best(self, metric: str, among: Callable[[Row], bool]) -> str | None:
-        """The pipeline with the lowest value of a metric among some rows; None without any."""
-        rows = [row for row in self.table.rows if row.competes(COLUMN[metric]) and not row.again and among(row)]
-        chosen = min(rows, key=lambda row: row.cells[metric].value or 0.0, default=None)
-        return None if chosen is None else str(chosen.pipeline)
 
     def fitted(self, pipeline: str) -> tuple[int, Calibrator] | None:
         """The first repeat with a fitted calibrator of a pipeline, and that calibrator."""

@@ -1,130 +1,104 @@
 """Pictures of cases: confidences before and after, flips, free energy, local temperatures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from lightning_calib.report.maps import IGNORED, CaseMaps, Floats, Labels
+from lightning_calib.report.maps import IGNORED, CasePlane, Floats, Labels
 from lightning_calib.report.style import (
     BACKGROUND_COLOUR,
     BLUE,
-    ENERGY,
-    FAINT,
     ORANGE,
     SEQUENTIAL,
     VERMILLION,
+    bare,
     class_colours,
     look,
     new_figure,
+    rgb,
 )
 
 _PANEL = 2.0  # inches of a panel's width
 _LEGEND_COLUMNS = 8
 _Place = Literal["outside lower left", "outside upper right"]
 _SMALLEST_RANGE = 0.1  # of a colour scale
-_FLIP_COLOURS = (BACKGROUND_COLOUR, VERMILLION, BLUE, ORANGE)
-_FLIP_NAMES = (
-    "unchanged",
-    "harmful: right before, wrong now",
-    "beneficial: wrong before, right now",
-    "wrong both times",
-)
+_FLIPS = {
+    "unchanged": BACKGROUND_COLOUR,
+    "harmful: right before, wrong now": VERMILLION,
+    "beneficial: wrong before, right now": BLUE,
+    "wrong both times": ORANGE,
+}
+Panels = dict[str, Callable[[Axes, CasePlane], AxesImage]]
 
 
 def confidence_figure(
-    maps: Sequence[CaseMaps], class_names: Sequence[str], background: int | None, names: tuple[str, str]
+    planes: Sequence[CasePlane], class_names: Sequence[str], background: int | None, close_up: bool = False
 ) -> Figure:
     """Truth, prediction, errors, and the confidence before and after calibration; one row a case.
 
     Args:
-        maps: the cases.
+        planes: the cases.
         class_names: names of the classes.
         background: index of the background class, where there is one.
-        names: titles of the two confidence panels.
+        close_up: leave the prediction out, and draw the true borders as lines over the confidences.
     """
-    colours = class_colours(len(class_names), background)
+    colours, low = class_colours(len(class_names), background), 1 / len(class_names)
+
+    def confidence(axes: Axes, plane: CasePlane, values: Floats) -> AxesImage:
+        image = _scalar(axes, values, SEQUENTIAL, low, 1.0)
+        if close_up:
+            _borders(axes, plane.target)
+        return image
+
+    panels: Panels = {
+        "truth": lambda axes, plane: _labels(axes, plane.target, colours),
+        "prediction": lambda axes, plane: _labels(axes, plane.before, colours),
+        "errors (orange)": lambda axes, plane: _labels(axes, plane.errors, rgb([BACKGROUND_COLOUR, VERMILLION])),
+        "confidence before": lambda axes, plane: confidence(axes, plane, plane.confidence_before),
+        "confidence after": lambda axes, plane: confidence(axes, plane, plane.confidence_after),
+    }
+    if close_up:
+        del panels["prediction"]
     with look():
-        figure, grid = _grid(maps, 5)
-        for row, case in zip(grid, maps, strict=True):
-            _labels(row[0], case.target, colours)
-            _labels(row[1], case.before, colours)
-            _labels(row[2], _errors(case), _rgb([BACKGROUND_COLOUR, VERMILLION]))
-            low = 1 / len(class_names)
-            images = [_scalar(row[3 + n], shown, SEQUENTIAL, low, 1.0) for n, shown in enumerate(_confidences(case))]
-            row[0].set_ylabel(case.title, fontsize=8)
-        _titles(grid[0], ["truth", "prediction", "errors (orange)", *names])
-        figure.colorbar(images[0], ax=grid[:, 3:].ravel().tolist(), label="confidence", shrink=0.8, aspect=30)
+        figure = _case_figure(planes, panels)
+        ends = [axes for n, axes in enumerate(figure.axes) if n % len(panels) >= len(panels) - 2]
+        figure.colorbar(ends[0].images[0], ax=ends, label="confidence", shrink=0.8, aspect=30)
         _legend(figure, class_names, colours)
     return figure
 
 
-def border_figure(
-    maps: Sequence[CaseMaps], class_names: Sequence[str], background: int | None, names: tuple[str, str]
-) -> Figure:
-    """Close-ups: truth, errors, and the confidence before and after with the true borders as lines; one row a case.
-
-    Args:
-        maps: close-ups of the cases.
-        class_names: names of the classes.
-        background: index of the background class, where there is one.
-        names: titles of the two confidence panels.
-    """
-    colours = class_colours(len(class_names), background)
-    with look():
-        figure, grid = _grid(maps, 4)
-        for row, case in zip(grid, maps, strict=True):
-            _labels(row[0], case.target, colours)
-            _labels(row[1], _errors(case), _rgb([BACKGROUND_COLOUR, VERMILLION]))
-            low = 1 / len(class_names)
-            images = [_scalar(row[2 + n], shown, SEQUENTIAL, low, 1.0) for n, shown in enumerate(_confidences(case))]
-            for axes in row[2:]:
-                _borders(axes, case.target)
-            row[0].set_ylabel(case.title, fontsize=8)
-        _titles(grid[0], ["truth", "errors (orange)", *names])
-        figure.colorbar(images[0], ax=grid[:, 2:].ravel().tolist(), label="confidence", shrink=0.8, aspect=30)
-        _legend(figure, class_names, colours)
-    return figure
-
-
-def flip_figure(maps: Sequence[CaseMaps], class_names: Sequence[str], background: int | None) -> Figure:
+def flip_figure(planes: Sequence[CasePlane], class_names: Sequence[str], background: int | None) -> Figure:
     """Truth, prediction before and after, and where they differ; one row a case."""
-    colours = class_colours(len(class_names), background)
-    flip_colours = _rgb(_FLIP_COLOURS)
+    colours, flip_colours = class_colours(len(class_names), background), rgb(list(_FLIPS.values()))
+    panels: Panels = {
+        "truth": lambda axes, plane: _labels(axes, plane.target, colours),
+        "before": lambda axes, plane: _labels(axes, plane.before, colours),
+        "after": lambda axes, plane: _labels(axes, plane.after, colours),
+        "flips": lambda axes, plane: _labels(
+            axes, np.where(plane.target == IGNORED, IGNORED, plane.flips), flip_colours
+        ),
+    }
     with look():
-        figure, grid = _grid(maps, 4)
-        for row, case in zip(grid, maps, strict=True):
-            for axes, labels in zip(row, (case.target, case.before, case.after), strict=False):
-                _labels(axes, labels, colours)
-            _labels(row[3], np.where(case.target == IGNORED, IGNORED, case.flips), flip_colours)
-            row[0].set_ylabel(case.title, fontsize=8)
-        _titles(grid[0], ["truth", "before", "after", "flips"])
+        figure = _case_figure(planes, panels)
         _legend(figure, class_names, colours)
-        _legend(figure, _FLIP_NAMES[1:], flip_colours[1:], "outside upper right", title="flips: ")
+        _legend(figure, list(_FLIPS)[1:], flip_colours[1:], "outside upper right", title="flips: ")
     return figure
 
 
-def energy_figure(maps: Sequence[tuple[str, Floats]]) -> Figure:
-    """Free energy of the pooled logits, side by side on one colour scale.
+def scalar_figure(maps: Sequence[tuple[str, Floats]], colour_map: str, label: str) -> Figure:
+    """Maps of one quantity, side by side on one colour scale.
 
     Args:
         maps: title and map ``(H, W)`` of each case.
+        colour_map: a colour map of matplotlib.
+        label: what is shown.
     """
-    return _scalar_figure(maps, ENERGY, "free energy")
-
-
-def local_temperature_figure(maps: Sequence[tuple[str, Floats]]) -> Figure:
-    """Temperatures that a local calibrator gives to each voxel, side by side on one colour scale."""
-    return _scalar_figure(maps, SEQUENTIAL, "temperature")
-
-
-def _scalar_figure(maps: Sequence[tuple[str, Floats]], colour_map: str, label: str) -> Figure:
     low, high = _limits(np.concatenate([values.ravel() for _, values in maps]))
     height, width = maps[0][1].shape
     with look():
@@ -137,30 +111,45 @@ def _scalar_figure(maps: Sequence[tuple[str, Floats]], colour_map: str, label: s
     return figure
 
 
-def _grid(maps: Sequence[CaseMaps], columns: int) -> tuple[Figure, NDArray[np.object_]]:
-    """A figure with one row of panels a case, rows as high as their maps."""
-    ratios = [min(case.target.shape[0] / case.target.shape[1], 2.0) for case in maps]
-    figure = new_figure(_PANEL * columns + 0.9, _PANEL * sum(ratios) + 0.1 * len(maps) + 0.7, images=True)
-    return figure, figure.subplots(len(maps), columns, squeeze=False, height_ratios=ratios)
+def image_sheet(rows: Mapping[str, Mapping[str, NDArray[np.uint8]]]) -> Figure:
+    """Images of one size, row by row.
+
+    Args:
+        rows: by a name for the row, 8-bit RGB images ``(H, W, 3)`` by their titles.
+    """
+    columns = max(map(len, rows.values()))
+    height, width = next(image.shape[:2] for row in rows.values() for image in row.values())
+    with look():
+        figure = new_figure(1.75 * columns, 1.75 * len(rows) * min(height / width, 1.5) + 0.9, images=True)
+        grid = figure.subplots(len(rows), columns, squeeze=False)
+        for line, (name, images) in zip(grid, rows.items(), strict=True):
+            line[0].set_ylabel(name)
+            for axes, (title, image) in zip(line, images.items(), strict=True):
+                axes.imshow(image)
+                bare(axes, framed=False)
+                axes.set_title(title, fontsize=8.5)
+    return figure
 
 
-def _bare(axes: Axes) -> None:
-    axes.set(xticks=[], yticks=[])
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(FAINT)
-
-
-def _titles(row: NDArray[np.object_], titles: Sequence[str]) -> None:
-    for axes, title in zip(row, titles, strict=True):
+def _case_figure(planes: Sequence[CasePlane], panels: Panels) -> Figure:
+    """One row of panels a case, rows as high as their maps."""
+    ratios = [min(plane.target.shape[0] / plane.target.shape[1], 2.0) for plane in planes]
+    figure = new_figure(_PANEL * len(panels) + 0.9, _PANEL * sum(ratios) + 0.1 * len(planes) + 0.7, images=True)
+    grid = figure.subplots(len(planes), len(panels), squeeze=False, height_ratios=ratios)
+    for row, plane in zip(grid, planes, strict=True):
+        for axes, paint in zip(row, panels.values(), strict=True):
+            paint(axes, plane)
+        row[0].set_ylabel(plane.title, fontsize=8)
+    for axes, title in zip(grid[0], panels, strict=True):
         axes.set_title(title, fontsize=9)
+    return figure
 
 
-def _labels(axes: Axes, labels: Labels, colours: Floats) -> None:
+def _labels(axes: Axes, labels: Labels, colours: Floats) -> AxesImage:
     """Paint labels; those that are ``IGNORED`` stay blank."""
     opaque = np.concatenate([colours, np.ones((len(colours), 1))], axis=1)
-    axes.imshow(np.concatenate([opaque, np.zeros((1, 4))])[labels])  # IGNORED is -1: the last colour
-    _bare(axes)
+    bare(axes)
+    return axes.imshow(np.concatenate([opaque, np.zeros((1, 4))])[labels])  # IGNORED is -1: the last colour
 
 
 def _borders(axes: Axes, target: Labels) -> None:
@@ -170,22 +159,8 @@ def _borders(axes: Axes, target: Labels) -> None:
 
 
 def _scalar(axes: Axes, values: Floats, colour_map: str, low: float, high: float) -> AxesImage:
-    image = axes.imshow(values, cmap=colour_map, vmin=low, vmax=high)
-    _bare(axes)
-    return image
-
-
-def _errors(case: CaseMaps) -> Labels:
-    wrong: Labels = np.where(case.target == IGNORED, IGNORED, (case.before != case.target).astype(np.int64))
-    return wrong
-
-
-def _confidences(case: CaseMaps) -> tuple[Floats, Floats]:
-    return case.confidence_before, case.confidence_after
-
-
-def _rgb(names: Sequence[str]) -> Floats:
-    return np.array([to_rgb(name) for name in names])
+    bare(axes)
+    return axes.imshow(values, cmap=colour_map, vmin=low, vmax=high)
 
 
 def _legend(

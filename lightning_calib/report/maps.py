@@ -11,8 +11,8 @@ from torch import Tensor
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
-from lightning_calib.functional.pooling import Pooling
-from lightning_calib.outputs.store import StoredCase
+from lightning_calib.functional.flips import flip_kinds
+from lightning_calib.outputs.stored_cases import StoredCases
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -20,11 +20,11 @@ Labels = NDArray[np.int64]
 IGNORED = -1
 MAX_SIDE = 256  # pixels of a map's longer side; larger planes are thinned out
 CLOSE_UP = 96  # pixels of a close-up's side
-UNCHANGED, HARMFUL, BENEFICIAL, NEUTRAL = range(4)
+UNCHANGED, HARMFUL, BENEFICIAL, NEUTRAL = range(4)  # nothing, then the kinds of flips in their order
 
 
 @dataclass(frozen=True)
-class CaseMaps:
+class CasePlane:
     """One plane of a case before and after calibration; arrays ``(H, W)``, labels ``IGNORED`` where nothing counts.
 
     Attributes:
@@ -59,6 +59,12 @@ class CaseMaps:
         """Whether two true labels meet here."""
         return len(np.unique(self.target[self.target != IGNORED])) > 1
 
+    @property
+    def errors(self) -> Labels:
+        """1 where the ensemble is wrong."""
+        wrong: Labels = np.where(self.target == IGNORED, IGNORED, (self.before != self.target).astype(np.int64))
+        return wrong
+
 
 def busiest_plane(counted_foreground: Tensor) -> int:
     """Index along the first axis of the plane with most foreground.
@@ -70,9 +76,9 @@ def busiest_plane(counted_foreground: Tensor) -> int:
     return int(counted_foreground.flatten(1).sum(dim=1).argmax())
 
 
-def foreground(target: Tensor, background: int | None, ignore_index: int | None) -> Tensor:
-    """Voxels of interest: not ignored and not background, which by default is the most common label."""
-    counted = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+def foreground(target: Tensor, background: int | None) -> Tensor:
+    """Voxels of interest: not ``IGNORED`` and not background, which by default is the most common label."""
+    counted = target != IGNORED
     if background is None:
         present = target[counted]
         background = int(present.mode().values) if present.numel() else -1
@@ -93,17 +99,18 @@ def busiest_window(border: Tensor, side: int) -> tuple[slice, slice]:
 
 
 @torch.no_grad()
-def case_maps(case: StoredCase, pooling: Pooling, calibrator: Calibrator, close_up: int | None = None) -> CaseMaps:
+def case_plane(cases: StoredCases, case_id: str, calibrator: Calibrator, close_up: int | None = None) -> CasePlane:
     """Maps of one stored case under a pipeline; of a volume, the plane with most foreground.
 
     Args:
-        case: the stored outputs.
-        pooling: pooling of the pipeline.
-        calibrator: its fitted calibrator.
+        cases: cases with the pooling of the pipeline.
+        case_id: which of them.
+        calibrator: the fitted calibrator.
         close_up: show only the window of so many pixels a side that holds most of the true borders.
     """
-    plane, target = _plane_and_target(case)
-    pooled = case.pooled(pooling)[None]
+    logits, labels = cases.read(case_id)
+    plane, target = _plane_and_target(cases, labels)
+    pooled = logits[None]
     whole = calibrator.looks_at == "neighbourhood"
     seen = pooled if whole or plane is None else pooled[:, :, plane : plane + 1]
     at = plane if whole else 0
@@ -116,46 +123,41 @@ def case_maps(case: StoredCase, pooling: Pooling, calibrator: Calibrator, close_
         temperature = None if temperature is None else temperature[rows, columns]
     before, after = winning_class(raw[None])[0], winning_class(log_probs[None])[0]
     ignored = target == IGNORED
-    return CaseMaps(
-        case_id=case.case_id,
+    return CasePlane(
+        case_id=case_id,
         plane=plane,
         target=_thin(target),
         before=_thin(before.masked_fill(ignored, IGNORED)),
         after=_thin(after.masked_fill(ignored, IGNORED)),
         confidence_before=_mean(raw.log_softmax(dim=0).amax(dim=0).exp(), ignored),
         confidence_after=_mean(log_probs.amax(dim=0).exp(), ignored),
-        flips=_worst(_flip_kinds(target, before, after).masked_fill(ignored, UNCHANGED)),
+        flips=_worst(_kinds(target, before, after).masked_fill(ignored, UNCHANGED)),
         temperature=None if temperature is None else _mean(temperature, ignored),
     )
 
 
 @torch.no_grad()
-def free_energy(case: StoredCase) -> tuple[Floats, float]:
+def free_energy(cases: StoredCases, case_id: str) -> tuple[Floats, float]:
     r"""Map of the pooled logits' free energy, and its standard deviation over the counted voxels of the case.
 
     .. math:: F(v) = \log \sum_c \exp z_c(v)
 
     Softmax does not see it: where it varies, a calibrator that is not translation invariant may be misled.
     """
-    energy = case.pooled("z").logsumexp(dim=0)
-    counted = _counted(case)
-    plane, target = _plane_and_target(case)
+    logits, labels = cases.read(case_id)
+    energy = logits.logsumexp(dim=0)
+    plane, target = _plane_and_target(cases, labels)
     shown = energy if plane is None else energy[plane]
-    return _mean(shown, target == IGNORED), float(energy[counted].double().std(correction=0))
+    spread = energy[labels != cases.ignore_index].double().std(correction=0)
+    return _mean(shown, target == IGNORED), float(spread)
 
 
-def _counted(case: StoredCase) -> Tensor:
-    target, valid, ignore_index = case.target, case.valid, case.manifest.ignore_index
-    counted = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
-    return counted if valid is None else counted & valid
-
-
-def _plane_and_target(case: StoredCase) -> tuple[int | None, Tensor]:
+def _plane_and_target(cases: StoredCases, labels: Tensor) -> tuple[int | None, Tensor]:
     """The plane to show, and its labels with everything that does not count as ``IGNORED``."""
-    labels, manifest = case.target.masked_fill(~_counted(case), IGNORED), case.manifest
-    if manifest.spatial_dims == 2:
+    labels = labels.masked_fill(labels == cases.ignore_index, IGNORED)
+    if labels.ndim == 2:
         return None, labels
-    plane = busiest_plane(foreground(labels, manifest.background, IGNORED))
+    plane = busiest_plane(foreground(labels, cases.store.manifest.background))
     return plane, labels[plane]
 
 
@@ -164,9 +166,9 @@ def _cut(volume: Tensor, plane: int | None, at: int | None) -> Tensor:
     return volume[0] if plane is None else volume[0, :, at]
 
 
-def _flip_kinds(target: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    kinds = torch.where(before == target, HARMFUL, torch.where(after == target, BENEFICIAL, NEUTRAL))
-    return torch.where(before == after, UNCHANGED, kinds)
+def _kinds(target: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    masks = flip_kinds(after, before, target)
+    return torch.stack([mask * (1 + n) for n, mask in enumerate(masks)]).sum(dim=0)
 
 
 def _step(height: int, width: int) -> int:

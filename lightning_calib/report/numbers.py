@@ -1,9 +1,13 @@
 """How the report writes numbers: one way for each kind, wherever they stand."""
 
 import math
+from collections.abc import Iterable
 
-MISSING = "\N{EN DASH}"
+from lightning_calib.kit.tables import MISSING
+from lightning_calib.metrics.score import Score
+
 MINUS = "\N{MINUS SIGN}"  # as wide as a plus: columns of signed numbers line up
+_MAX_EXTRA_DECIMALS = 2
 
 
 def format_number(value: float | None, decimals: int, signed: bool = False) -> str:
@@ -85,3 +89,41 @@ def format_seconds(value: float | None) -> str:
         return f"{value:.1f} s"
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def choose_decimals(score: Score, values: Iterable[float]) -> int:
+    """Decimals for a column of values: its digits of the smallest one, within reason.
+
+    Args:
+        score: what the column shows.
+        values: in the unit of the result files; NaN and 0 are passed over.
+
+    Example:
+        >>> from lightning_calib.metrics.score import SCORES
+        >>> choose_decimals(SCORES["ece"], [0.34, 0.0042]), choose_decimals(SCORES["nll"], [0.041, 0.52])
+        (4, 4)
+    """
+    sizes = [abs(score.shown(value)) for value in values if math.isfinite(value) and value != 0]
+    if not sizes:
+        return score.decimals
+    needed = score.digits - 1 - math.floor(math.log10(min(sizes)))
+    return min(max(needed, score.decimals), score.decimals + _MAX_EXTRA_DECIMALS)
+
+
+def format_score(score: Score, value: float | None, decimals: int | None = None, signed: bool = False) -> str:
+    """A score in its unit and precision.
+
+    Example:
+        >>> from lightning_calib.metrics.score import SCORES
+        >>> format_score(SCORES["dice"], 0.7671), format_score(SCORES["flip"], 0.0)
+        ('76.7', '0')
+    """
+    digits = score.decimals if decimals is None else decimals
+    return format_number(None if value is None else score.shown(value), digits, signed)
+
+
+def format_interval(
+    score: Score, low: float | None, high: float | None, decimals: int | None = None, signed: bool = False
+) -> str:
+    """``[low, high]`` in the unit and precision of a score."""
+    return f"[{', '.join(format_score(score, bound, decimals, signed) for bound in (low, high))}]"

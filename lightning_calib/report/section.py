@@ -1,4 +1,4 @@
-"""A section of the page: words, figures, and what to say when its inputs are missing."""
+"""A section of the page: words, figures, tables, and what to say when its inputs are missing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from lightning_calib.kit.tables import Table
 from lightning_calib.report.inputs import Inputs, MissingInput
 
 
@@ -34,23 +35,25 @@ class Section:
         key: anchor.
         title: heading.
         lead: what the section answers.
-        template: how it is laid out.
         pictures: its figures.
+        tables: its tables.
         notices: what is missing, and why.
+        template: how it is laid out.
         data: what the template shows beyond that.
     """
 
     key: str
     title: str
     lead: str = ""
-    template: str = "pictures.html"
     pictures: tuple[Picture, ...] = ()
+    tables: tuple[Table, ...] = ()
     notices: tuple[str, ...] = ()
+    template: str = "section.html"
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-def attempt(key: str, title: str, make: Callable[[Inputs], Section], inputs: Inputs) -> Section:
-    """The section, or a notice in its place that says what is missing.
+def attempt(key: str, title: str, make: Callable[[Inputs], Section | None], inputs: Inputs) -> Section | None:
+    """The section, or a notice in its place that says what is missing; None where there is nothing to say.
 
     A report is read when something went wrong, too: unreadable files (``OSError``), files that hold something
     else (``ValueError``, ``KeyError``) and inputs that are not there cost a section, never the page.

@@ -1,11 +1,12 @@
 """One look for all figures: colours that colour-blind readers can tell apart, and figures without global state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -27,6 +28,17 @@ _CLASS_COLOURS = (
     *(BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW),
     *("#332288", "#882255", "#117733", "#999933", "#661100", "#6699CC", "#AA4466", "#44AA99", "#888888"),
     *("#DDCC77", "#4B0055", "#A6761D", "#B2DF8A", "#1B4F72", "#F4A6A6"),
+)
+
+# Colour, marker and dashes of lines: told apart in grey, too.
+STYLES: tuple[dict[str, Any], ...] = (
+    {"color": INK, "marker": "s", "linestyle": ":"},
+    {"color": VERMILLION, "marker": "o", "linestyle": "-"},
+    {"color": BLUE, "marker": "^", "linestyle": "-"},
+    {"color": GREEN, "marker": "D", "linestyle": "--"},
+    {"color": PURPLE, "marker": "v", "linestyle": "-."},
+    {"color": ORANGE, "marker": "P", "linestyle": "--"},
+    {"color": SKY, "marker": "X", "linestyle": "-"},
 )
 
 _RC: dict[Any, Any] = {
@@ -80,6 +92,20 @@ def new_figure(width: float, height: float, images: bool = False) -> Figure:
     return Figure(figsize=(width, height), layout="compressed" if images else "constrained")
 
 
+def zero_line(axes: Axes, upright: bool = False) -> None:
+    """Mark where a difference is none."""
+    draw = axes.axvline if upright else axes.axhline
+    draw(0, color=INK, linewidth=0.9)
+
+
+def bare(axes: Axes, framed: bool = True) -> None:
+    """Leave an image without ticks and grid."""
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(framed)
+    axes.spines[:].set_color(FAINT)
+
+
 def percent(share: float, _: float = 0) -> str:
     """A share as a percentage with as many digits as it needs, for the ticks of an axis.
 
@@ -90,6 +116,11 @@ def percent(share: float, _: float = 0) -> str:
     return f"{100 * share:.6g} %".replace("-", MINUS)
 
 
+def rgb(names: Sequence[str]) -> NDArray[np.float64]:
+    """Colours ``(n, 3)`` by their names."""
+    return np.array([to_rgb(name) for name in names])
+
+
 def class_colours(num_classes: int, background: int | None = None) -> NDArray[np.float64]:
     """RGB colours ``(C, 3)`` of the classes, the same in every figure and legend; a background is grey.
 
@@ -98,5 +129,4 @@ def class_colours(num_classes: int, background: int | None = None) -> NDArray[np
         (3, 3)
     """
     palette = iter(_CLASS_COLOURS * (1 + num_classes // len(_CLASS_COLOURS)))
-    names = [BACKGROUND_COLOUR if k == background else next(palette) for k in range(num_classes)]
-    return np.array([to_rgb(name) for name in names])
+    return rgb([BACKGROUND_COLOUR if k == background else next(palette) for k in range(num_classes)])

@@ -1,14 +1,16 @@
 """What all studies share: where they read and write, which pipelines they look at, how their jobs are done."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
+from lightning_calib.executors.base import Executor
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.evaluation import TestCase
@@ -20,8 +22,10 @@ from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.section import Section
+from lightning_calib.report.studies import FACTS, STUDIES, study_folder
 
-STUDIES, FACTS = "studies", "study.json"
 DIGITS = 10  # of what is summed up: beyond, sums over another number of threads differ
 
 # "Representative" calibrators of the paper's sensitivity analyses.
@@ -35,25 +39,55 @@ class StudyError(ValueError):
     """A study cannot be made; the message says what it lacks."""
 
 
-@dataclass(frozen=True)
-class Study:
-    """One study of a calibration run.
+class Study(ABC):
+    """One study of a calibration run: its options, its computation, what it prints, its section of the report.
+
+    Args:
+        calibration: the run's folder; the study's files are in ``studies/<name>`` below it.
+        outputs: the run's output store; None takes the folder that the run recorded.
+        executor: does the jobs; None does them in this process.
+        display: show progress.
 
     Attributes:
-        name: of the study; its files are in ``studies/<name>`` below the run's folder.
-        calibration: the run's folder.
-        outputs: the run's output store; None takes the folder that the run recorded.
-        workers: processes at a time; 0 does everything in this one.
-        display: show progress.
-        start: called once in every worker process, to set up logging and the like.
+        name: what the command line calls it, and its folder.
+        title: heading of its section.
+        reproduced: whether ``reproduce`` makes it; then all options of ``run`` have defaults.
     """
 
-    name: str
-    calibration: Path
-    outputs: Path | None = None
-    workers: int = 1
-    display: bool = True
-    start: Callable[[], None] | None = None
+    name: ClassVar[str]
+    title: ClassVar[str]
+    reproduced: ClassVar[bool] = True
+
+    def __init__(
+        self, calibration: Path, outputs: Path | None = None, executor: Executor | None = None, display: bool = True
+    ) -> None:
+        self.calibration, self.outputs, self.display = calibration, outputs, display
+        self.executor = executor
+
+    @abstractmethod
+    def run(self) -> dict[str, Any]:
+        """Make the study. Its options are typed arguments, which the command line takes over with their docs.
+
+        Returns:
+            ``study.json``, as :meth:`write` hands it back.
+        """
+
+    def tell(self, facts: dict[str, Any]) -> list[str]:
+        """What came out, as lines for a terminal."""
+        return []
+
+    def failed(self, facts: dict[str, Any]) -> bool:
+        """Whether a command should end with exit code 1."""
+        return bool(facts.get("broken") or facts.get("failures"))
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section | None:
+        """The study's section of the report; None where it has nothing to show."""
+        return None
+
+    @property
+    def key(self) -> str:
+        """Anchor of the section."""
+        return f"study-{self.name.replace('_', '-')}"
 
     @cached_property
     def results(self) -> Results:
@@ -68,11 +102,11 @@ class Study:
     @property
     def folder(self) -> Path:
         """Where the study writes."""
-        return self.calibration / STUDIES / self.name
+        return study_folder(self.calibration, self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """What workers get: tables and stores are opened where they are needed."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {"calibration": self.calibration, "outputs": self.outputs, "executor": None, "display": self.display}
 
     def names(self, pipelines: Pipelines | None, default: Sequence[str] = ()) -> tuple[str, ...]:
         """Pipelines to look at, in the order of the run.
@@ -119,8 +153,8 @@ class Study:
                 groups.setdefault(PipelineName.parse(name).pooling, []).append(name)
         return {pooling: tuple(group) for pooling, group in groups.items()}
 
-    def do(self, jobs: Sequence[Job], work: Callable[[Job], None], tell: Callable[[Job], str]) -> None:
-        """Do all jobs, spread over the workers; what failed is told once all others are done.
+    def do(self, jobs: Sequence[Job], work: Callable[[Job], None], tell: Callable[[Job], str] = str) -> None:
+        """Do all jobs by the executor; what failed is told once all others are done.
 
         Args:
             jobs: what is not done yet.
@@ -128,13 +162,10 @@ class Study:
             tell: one line about a job.
         """
         failed: dict[str, str] = {}
-        threads = int(self.results.settings.get("threads", 1))
-        with (
-            LocalExecutor(self.workers, threads, self.start) as processes,
-            Display([self.name for _ in jobs], self.workers, quiet=not self.display) as shown,
-        ):
+        executor = self.executor or LocalExecutor(0, int(self.results.settings.get("threads", 1)))
+        with executor, Display([self.name for _ in jobs], executor.slots, quiet=not self.display) as shown:
             started = time.perf_counter()
-            for outcome in processes.run(jobs, work):
+            for outcome in executor.run(jobs, work):
                 text = tell(outcome.job)
                 if outcome.error is not None:
                     failed[text] = outcome.error
@@ -192,11 +223,24 @@ class Study:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_rows(self.folder / name, rows, kind)
 
+    def read(self, name: str, kind: type[Row]) -> list[Row]:
+        """Read a table of the study."""
+        return read_rows(self.folder / name, kind)
+
     def write(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Write ``study.json``, which says that the study is whole, and hand it back as it reads."""
         rounded: dict[str, Any] = plain({"study": self.name, **facts}, DIGITS)
         write_json(self.folder / FACTS, rounded)
         return rounded
+
+
+StudyType = TypeVar("StudyType", bound=type[Study])
+
+
+def register_study(study: StudyType) -> StudyType:
+    """Add a study of one's own, also as a decorator: the command line and the report have it from then on."""
+    STUDIES.register(study.name, study)
+    return study
 
 
 @dataclass(frozen=True)

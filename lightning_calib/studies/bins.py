@@ -13,10 +13,14 @@ from scipy.stats import kendalltau
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import BINS
 from lightning_calib.functional.statistics import image_statistics
+from lightning_calib.kit.tables import Cell, Table
+from lightning_calib.metrics.score import SCORES
+from lightning_calib.report.figures import MOST, Series, series_figure
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import format_score
+from lightning_calib.report.section import Picture, Section
 from lightning_calib.studies.base import PAPER_SUBSET, Pass, Pipelines, Study, StudyError
 
-NAME = "bins"
-ECE_BINS, ACE_BINS = (20, 30, 40, 50), (15, 20, 30, 40)
 MAIN = {"ece": 50, "ace": 15}  # of the main results
 NEARLY = 0.8  # Kendall's tau from which on a ranking counts as nearly stable
 
@@ -44,33 +48,50 @@ class BinningRow:
     high: float
 
 
-def run_bins(
-    study: Study,
-    pipelines: Pipelines | None = None,
-    ece_bins: Sequence[int] = ECE_BINS,
-    ace_bins: Sequence[int] = ACE_BINS,
-) -> dict[str, Any]:
-    """Recompute ECE and ACE at other numbers of bins, and compare the rankings.
+class Bins(Study):
+    """ECE and ACE at other numbers of bins, and how far the rankings agree."""
 
-    Args:
-        study: where to read and write.
-        pipelines: which to rank; None for the paper's subset.
-        ece_bins: numbers of bins for ECE, divisors of 600.
-        ace_bins: the same for ACE.
+    name, title = "bins", "Number of bins"
 
-    Returns:
-        ``study.json``, with Kendall's tau and a verdict for both metrics.
-    """
-    names = study.names(pipelines, PAPER_SUBSET)
-    if wrong := [bins for bins in (*ece_bins, *ace_bins) if bins < 1 or BINS % bins]:
-        raise StudyError(f"{wrong} bins cannot be made of {BINS} fine ones exactly: choose divisors of {BINS}")
-    jobs = study.passes(names, sorted(ece_bins))
-    rows = study.tabulate(jobs, partial(ece_rows, study, tuple(ece_bins)), EceRow)
-    study.save("cases.csv", rows, EceRow)
-    summary = [summarize_ece(study.results, rows, name, bins) for bins in ece_bins for name in names]
-    summary += [summarize_ace(study.results, name, bins) for bins in ace_bins for name in names]
-    study.save("bins.csv", summary, BinningRow)
-    return study.write({"pipelines": list(names), **{m: asdict(rank_stability(summary, m)) for m in ("ece", "ace")}})
+    def run(
+        self,
+        pipelines: Pipelines | None = None,
+        ece_bins: Sequence[int] = (20, 30, 40, 50),
+        ace_bins: Sequence[int] = (15, 20, 30, 40),
+    ) -> dict[str, Any]:
+        """Recompute ECE and ACE at other numbers of bins, and see whether rankings stay.
+
+        Args:
+            pipelines: which to rank, as a list or parted by commas; by default those of the paper.
+            ece_bins: numbers of bins for ECE, divisors of 600.
+            ace_bins: numbers of bins for ACE, divisors of 600.
+
+        Returns:
+            ``study.json``, with Kendall's tau and a verdict for both metrics.
+        """
+        names = self.names(pipelines, PAPER_SUBSET)
+        if wrong := [bins for bins in (*ece_bins, *ace_bins) if bins < 1 or BINS % bins]:
+            raise StudyError(f"{wrong} bins cannot be made of {BINS} fine ones exactly: choose divisors of {BINS}")
+        rows = self.tabulate(self.passes(names, sorted(ece_bins)), partial(ece_rows, self, tuple(ece_bins)), EceRow)
+        self.save("cases.csv", rows, EceRow)
+        summary = [summarize_ece(self.results, rows, name, bins) for bins in ece_bins for name in names]
+        summary += [summarize_ace(self.results, name, bins) for bins in ace_bins for name in names]
+        self.save("bins.csv", summary, BinningRow)
+        return self.write({"pipelines": list(names), **{m: asdict(rank_stability(summary, m)) for m in MAIN}})
+
+    def tell(self, facts: dict[str, Any]) -> list[str]:
+        """Both verdicts."""
+        return [
+            f"{m.upper()} ranking: {facts[m]['verdict']} (smallest tau {facts[m]['smallest_tau']:.2f})" for m in MAIN
+        ]
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
+        """Whether rankings depend on how confidences are binned."""
+        rows = self.read("bins.csv", BinningRow)
+        lead = "Calibration errors depend on how confidences are binned: does the choice decide which pipeline wins? "
+        lead += f"ECE is {facts['ece']['verdict']}. ACE is {facts['ace']['verdict']}."
+        pictures = tuple(_picture(rows, facts["pipelines"], metric) for metric in MAIN)
+        return Section(self.key, self.title, lead, pictures, tuple(_table(rows, facts, metric) for metric in MAIN))
 
 
 @torch.inference_mode()
@@ -171,3 +192,30 @@ def _verdict(smallest: float, swapped: Sequence[Any], separated: Sequence[Any]) 
     return (
         "nearly stable" if smallest >= NEARLY else "not stable"
     ) + f": {told}, {len(separated)} with separate intervals"
+
+
+def _picture(rows: list[BinningRow], names: list[str], metric: str) -> Picture:
+    score = SCORES[metric]
+    counts = sorted({row.bins for row in rows if row.metric == metric})
+    found = {(row.pipeline, row.bins): row for row in rows if row.metric == metric}
+    lines = [Series.of(name, [found[name, count] for count in counts]) for name in names[:MOST]]
+    figure = series_figure([(f"{score.heading} {score.arrow}", lines)], [str(count) for count in counts], "bins")
+    caption = f"{score.title.capitalize()} against the number of bins; bars: {score.interval}."
+    return Picture(f"bins-{metric}", figure, caption)
+
+
+def _table(rows: list[BinningRow], facts: dict[str, Any], metric: str) -> Table:
+    score, own, names = SCORES[metric], facts[metric], facts["pipelines"]
+    counts = sorted({row.bins for row in rows if row.metric == metric})
+    found = {(row.pipeline, row.bins): row.mean for row in rows if row.metric == metric}
+    best = {count: min(names, key=lambda name: found[name, count]) for count in counts}
+    body: list[list[str | Cell]] = [
+        [name, *(Cell(format_score(score, found[name, n], 4), best=best[n] == name) for n in counts)] for name in names
+    ]
+    body.append(["Kendall's tau", *(f"{own['tau'][str(n)]:.2f}" for n in counts)])
+    swapped = "; ".join(" and ".join(pair) for pair in own["swapped"]) or "none"
+    caption = (
+        f"{score.label} by number of bins. Kendall's tau compares each ranking with that at {own['reference']} bins. "
+        f"Pairs that change places: {swapped}."
+    )
+    return Table.of(f"bins-{metric}", caption, (score.label, *(f"B = {n}" for n in counts)), body)

@@ -5,46 +5,89 @@ from typing import Any
 
 from lightning_calib.experiment.results import Results
 from lightning_calib.outputs.partition import Size
-from lightning_calib.studies.base import PAPER_SUBSET, Pipelines, Study, StudyError
-from lightning_calib.studies.rerun import changed_protocol, rerun, save_changes
+from lightning_calib.report.figures import series_figure
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.section import Picture, Section
+from lightning_calib.studies.base import PAPER_SUBSET, Pipelines, StudyError
+from lightning_calib.studies.rerun import RerunStudy
+from lightning_calib.studies.scores import ScoreRow, panels
 
-NAME = "calibration_size"
 _FACTORS = (0.1, 0.5, 1.0, 1.5, 2.0)  # of the run's own number: 5, 25, 50, 75, 100 where that is 50
 _NEAR = 0.2  # sizes that differ less from the run's own tell nothing
 _MOST = 2 / 3  # of the cases that are not for testing: the rest must do to choose hyperparameters
 
 
-def run_calibration_size(
-    study: Study, sizes: Sequence[int] | None = None, pipelines: Pipelines | None = None, trials: int | None = None
-) -> dict[str, Any]:
-    """Fit on ``n`` cases for several ``n``; what ``cal`` gains, ``val`` loses, and ``test`` stays.
+class CalibrationSize(RerunStudy):
+    """Fits on ``n`` cases for several ``n``; what ``cal`` gains, ``val`` loses, and ``test`` stays."""
 
-    Args:
-        study: where to read and write.
-        sizes: numbers ``n`` of calibration cases; None for a tenth of the run's own up to twice as many.
-        pipelines: which to fit; None for the paper's subset.
-        trials: trials of each search; None for the run's. Other numbers leave no fit of the run to be taken over.
+    name, title = "calibration_size", "Number of calibration cases"
 
-    Returns:
-        ``study.json``.
-    """
-    names, results = study.names(pipelines, PAPER_SUBSET), study.results
-    reference, available = (len(results.split(0)["cal"]), sum(len(results.split(0)[part]) for part in ("cal", "val")))
-    chosen = _sizes(sizes, reference, available)
-    changes: dict[str, Any] = {"val": None, "test": _test_size(study)} | ({} if trials is None else {"trials": trials})
-    found: dict[int, Results] = {}
-    for size in sorted({*chosen, reference}):
-        protocol = changed_protocol(study, names, cal=size, **changes)
-        for repeat in results.repeats:
-            if list(protocol.split(repeat).test) != sorted(results.split(repeat)["test"]):
-                raise StudyError(f"repeat {repeat} would get other test cases than the run; give test a number there")
-        found[size] = rerun(study, f"n-{size}", protocol)
-    failures = save_changes(study, found, chosen, reference, names)
-    return study.write({"settings": chosen, "reference": reference, "pipelines": list(names), "failures": failures})
+    def run(
+        self, sizes: list[int] | None = None, pipelines: Pipelines | None = None, trials: int | None = None
+    ) -> dict[str, Any]:
+        """Fit on fewer and on more calibration cases, and judge on the same test cases.
+
+        Exits with 1 where a fit failed.
+
+        Args:
+            sizes: numbers of calibration cases; by default a tenth of the run's own up to twice as many.
+            pipelines: which to fit; by default those of the paper.
+            trials: trials of each search; by default as many as the run's, so that its fits are taken over.
+
+        Returns:
+            ``study.json``.
+        """
+        names, results = self.names(pipelines, PAPER_SUBSET), self.results
+        reference = len(results.split(0)["cal"])
+        chosen = default_sizes(sizes, reference, reference + len(results.split(0)["val"]))
+        test, found = self._test_size(), dict[int, Results]()
+        for size in sorted({*chosen, reference}):
+            protocol = self.changed(names, trials, cal=size, val=None, test=test)
+            for repeat in results.repeats:
+                if list(protocol.split(repeat).test) != sorted(results.split(repeat)["test"]):
+                    raise StudyError(
+                        f"repeat {repeat} would get other test cases than the run; give test a number there"
+                    )
+            found[size] = self.rerun(f"n-{size}", protocol)
+        return self.conclude(found, chosen, reference, names)
+
+    def _test_size(self) -> Size:
+        """The size of ``test`` that leaves it as it is, whatever ``cal`` and ``val`` get."""
+        settings = self.results.settings
+        if settings["test"] is not None:
+            size: Size = settings["test"]
+            return size
+        taken, total = 0, len(self.store)
+        for part in ("cal", "val"):
+            size = settings[part]
+            if not isinstance(size, int | float):
+                raise StudyError(
+                    f"{part} of the run is a list of cases; its size can be varied where it is a number or share"
+                )
+            taken += round(size * total) if isinstance(size, float) else size
+        return total - taken
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
+        """Differences to the run's own number of calibration cases."""
+        names, ticks = facts["pipelines"], [str(size) for size in facts["settings"]]
+        caption = (
+            f"Change of each score against fits on n = {facts['reference']} cases, paired by test case, with 95 % "
+            "intervals (ACE: smallest and largest repeat). Above zero is worse."
+        )
+        lines = panels(self.read("deltas.csv", ScoreRow), names, ticks, ("nll", "ece", "ba_ece", "ace"), "Δ ")
+        figure = series_figure(lines, ticks, "calibration cases n", zero=True)
+        lead = (
+            "How many labelled cases does calibration take? The test cases stay the same; what the calibration set "
+            "gains, the validation set loses."
+        )
+        table = self.differences(f"Differences to n = {facts['reference']}.", names, "n = ")
+        notices = tuple(f"Failed: {text}" for text in facts["failures"])
+        picture = Picture("calibration-size", figure, caption, wide=True)
+        return Section(self.key, self.title, lead, (picture,), (table,), notices)
 
 
-def _sizes(sizes: Sequence[int] | None, reference: int, available: int) -> list[int]:
-    """Numbers of calibration cases that leave some for ``val``."""
+def default_sizes(sizes: Sequence[int] | None, reference: int, available: int) -> list[int]:
+    """Numbers of calibration cases that leave some of those available for ``val``."""
     if sizes is None:
         most = max(int(_MOST * available), reference)
         found = {min(max(round(factor * reference), 1), most) for factor in _FACTORS}
@@ -55,21 +98,3 @@ def _sizes(sizes: Sequence[int] | None, reference: int, available: int) -> list[
             "rest is for val"
         )
     return sorted(set(sizes))
-
-
-def _test_size(study: Study) -> Size:
-    """The size of ``test`` that leaves it as it is, whatever ``cal`` and ``val`` get."""
-    settings = study.results.settings
-    if settings["test"] is not None:
-        size: Size = settings["test"]
-        return size
-    total = len(study.store)
-    taken = 0
-    for part in ("cal", "val"):
-        size = settings[part]
-        if not isinstance(size, int | float):
-            raise StudyError(
-                f"{part} of the run is a list of cases; its size can be varied where it is a number or share"
-            )
-        taken += round(size * total) if isinstance(size, float) else size
-    return total - taken

@@ -4,12 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.comparisons import Comparison, Verdict
 from lightning_calib.experiment.summary import paired_comparisons
+from lightning_calib.kit.tables import Table
+from lightning_calib.metrics.score import SCORES
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import choose_decimals, format_interval, format_number, format_score
+from lightning_calib.report.section import Section
 from lightning_calib.studies.base import Study, StudyError
 
-NAME = "claims"
 CALIBRATION = ("nll", "ece", "ba_ece")
+
+_HEAD = ("comparison", "metric", "difference", "95 % interval", "p (Holm)", "verdict", "expected", "outcome")
 
 Expected = Literal["better", "no worse", "worse"]
 Outcome = Literal["seen", "not seen", "opposite"]
@@ -133,27 +140,65 @@ def outcome_of(expected: Expected, verdict: Verdict) -> Outcome:
     return "seen" if verdict == expected else "opposite"
 
 
-def run_claims(study: Study) -> dict[str, Any]:
-    """Test every claim that the run's pipelines allow; Holm's correction covers all comparisons together.
+class Claims(Study):
+    """What the paper reports, beside what the run shows."""
 
-    Args:
-        study: where to read and write.
+    name, title = "claims", "The paper's claims"
 
-    Returns:
-        ``study.json``: by claim how often it was seen, and what wins in each metric.
-    """
-    results = study.results
-    binary = int(results.dataset["num_classes"]) == 2
-    claims = {c.key: c for c in CLAIMS if c.classes == "any" or (c.classes == "two") == binary}
-    keys = [(c.key, *pair, metric) for c in claims.values() for pair in c.pairs for metric in c.metrics]
-    rows = [_row(claims[found.family], found) for found in paired_comparisons(results, keys)]
-    if not rows:
-        raise StudyError(
-            f"{study.calibration} has none of the pairs behind the paper's claims; run `--pipelines paper`"
+    def run(self) -> dict[str, Any]:
+        """Put the paper's claims to the test: seen, not seen, or opposite on these cases.
+
+        Holm's correction covers all comparisons together.
+
+        Returns:
+            ``study.json``: by claim how often it was seen, and what wins in each metric.
+        """
+        binary = int(self.results.dataset["num_classes"]) == 2
+        claims = {c.key: c for c in CLAIMS if c.classes == "any" or (c.classes == "two") == binary}
+        keys = [(c.key, *pair, metric) for c in claims.values() for pair in c.pairs for metric in c.metrics]
+        rows = [_row(claims[found.family], found) for found in paired_comparisons(self.results, keys)]
+        if not rows:
+            raise StudyError(
+                f"{self.calibration} has none of the pairs behind the paper's claims; run `--pipelines paper`"
+            )
+        self.save("claims.csv", rows, ClaimRow)
+        told = [_judged(claim, [row for row in rows if row.claim == claim.key]) for claim in claims.values()]
+        return self.write({"claims": [entry for entry in told if entry["tested"]], "best": self._best()})
+
+    def _best(self) -> dict[str, str]:
+        """The calibrated pipeline with the best mean in each metric."""
+        entries = self.results.summary["pipelines"]
+        names = [name for name in entries if PipelineName.parse(name).calibrator != "identity"]
+        metrics = (*CALIBRATION, "ace")
+        return {m: min(names, key=lambda name: entries[name]["metrics"][m]["mean"]) for m in metrics if names}
+
+    def tell(self, facts: dict[str, Any]) -> list[str]:
+        """Each claim with its outcome."""
+        return [
+            f"{entry['outcome']:<9} {entry['text']} ({entry['counts']['seen']} of {entry['tested']} comparisons)"
+            for entry in facts["claims"]
+        ]
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
+        """Each claim with the number of comparisons that show it, then all of them."""
+        outcomes = get_args(Outcome)
+        body = [[e["text"], e["outcome"], *(str(e["counts"][o]) for o in outcomes)] for e in facts["claims"]]
+        best = ", ".join(f"{SCORES[metric].label} {name}" for metric, name in facts["best"].items())
+        caption = (
+            "Number of comparisons that show a claim, that noise leaves open, and that show the opposite. "
+            f"Lowest means among calibrated pipelines: {best}."
         )
-    study.save("claims.csv", rows, ClaimRow)
-    told = [_told(claim, [row for row in rows if row.claim == claim.key]) for claim in claims.values()]
-    return study.write({"claims": [entry for entry in told if entry["tested"]], "best": _best(study)})
+        pairs = (
+            "Candidate minus reference, case by case, with intervals from cases drawn as wholes; p-values after Holm's "
+            'correction over the whole table. "No worse" is contradicted by "worse" alone.'
+        )
+        rows = [_cells(row) for row in self.read("claims.csv", ClaimRow)]
+        tables = (
+            Table.of("claims", caption, ("claim", "outcome", *outcomes), body),
+            Table.of("claims-comparisons", pairs, _HEAD, rows),
+        )
+        lead = "What the paper reports on its three data sets, put to the test on the cases of this run."
+        return Section(self.key, self.title, lead, tables=tables)
 
 
 def _row(claim: Claim, found: Comparison) -> ClaimRow:
@@ -172,7 +217,7 @@ def _row(claim: Claim, found: Comparison) -> ClaimRow:
     )
 
 
-def _told(claim: Claim, rows: Sequence[ClaimRow]) -> dict[str, Any]:
+def _judged(claim: Claim, rows: Sequence[ClaimRow]) -> dict[str, Any]:
     """How often a claim was seen; as a whole what most comparisons say, mixed where some contradict others."""
     counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in get_args(Outcome)}
     whole = "mixed" if counts["seen"] and counts["opposite"] else max(counts, key=lambda outcome: counts[outcome])
@@ -181,9 +226,10 @@ def _told(claim: Claim, rows: Sequence[ClaimRow]) -> dict[str, Any]:
     return facts | {"outcome": whole, "counts": counts, "clearly_better": clear}
 
 
-def _best(study: Study) -> dict[str, str]:
-    """The calibrated pipeline with the best mean in each metric."""
-    entries = study.results.summary["pipelines"]
-    names = [name for name in entries if not name.startswith("identity")]
-    metrics = (*CALIBRATION, "ace")
-    return {m: min(names, key=lambda name: entries[name]["metrics"][m]["mean"]) for m in metrics if names}
+def _cells(row: ClaimRow) -> list[str]:
+    score = SCORES[row.metric]
+    decimals = choose_decimals(score, [row.difference, row.high - row.low]) + score.percent
+    value = format_score(score, row.difference, decimals, signed=True)
+    interval = format_interval(score, row.low, row.high, decimals, signed=True)
+    pair = f"{row.reference} \N{RIGHTWARDS ARROW} {row.candidate}"
+    return [pair, score.label, value, interval, format_number(row.p_holm, 3), row.verdict, row.expected, row.outcome]

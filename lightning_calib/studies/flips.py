@@ -13,10 +13,16 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.statistics import Floats
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.experts import winning_class
+from lightning_calib.functional.flips import FLIP_KINDS, flip_kinds
+from lightning_calib.kit.tables import MISSING, Table
+from lightning_calib.report.figures import MOST, Series, band_names, series_figure
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import MINUS, format_count, format_number
+from lightning_calib.report.section import Picture, Section
+from lightning_calib.report.sections.pictures import SHOWN, flip_picture, flip_shares
 from lightning_calib.studies.base import Pass, Pipelines, Study, read_cases
 
-NAME = "flips"
-WORST = 3  # cases that are named, for the maps
+_PAPER = "ms(z)"  # whose flips the paper shows
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class FlipRow:
     @property
     def flips(self) -> int:
         """All flips."""
-        return self.harmful + self.beneficial + self.neutral
+        return sum(getattr(self, kind) for kind in FLIP_KINDS)
 
 
 @dataclass(frozen=True)
@@ -67,29 +73,54 @@ class BandFlips:
     neutral: float
 
 
-def run_flips(study: Study, pipelines: Pipelines | None = None) -> dict[str, Any]:
-    """Count flips by distance band.
+class Flips(Study):
+    """Flips by kind and by distance to the true boundary."""
 
-    Args:
-        study: where to read and write.
-        pipelines: which to look at; None for all that flipped a voxel in the run.
+    name, title = "flips", "Where flips happen"
 
-    Returns:
-        ``study.json``, with the audit of each pipeline and its worst cases.
-    """
-    results = study.results
-    flipping = [
-        name
-        for name in results.pipelines
-        if any(row.flip > 0 for r in results.repeats for row in results.cases_of(r, name))
-    ]
-    names = () if pipelines is None and not flipping else study.names(pipelines, flipping)
-    rows = study.tabulate(study.passes(names, str(BANDS)), partial(flip_rows, study), FlipRow)
-    study.save("cases.csv", rows, FlipRow)
-    bands = [row for name in names for row in summarize(results, rows, name)]
-    study.save("bands.csv", bands, BandFlips)
-    audits = {name: audit([row for row in rows if row.pipeline == name]) for name in names}
-    return study.write({"pipelines": list(names), "bands": [str(edge) for edge in BANDS], "audit": audits})
+    def run(self, pipelines: Pipelines | None = None) -> dict[str, Any]:
+        """Count flips by harm and by distance to the true boundary.
+
+        Args:
+            pipelines: which to look at; by default all that changed a voxel.
+
+        Returns:
+            ``study.json``, with the balance of each pipeline and its worst cases.
+        """
+        results = self.results
+        flipping = [
+            name
+            for name in results.pipelines
+            if any(row.flip > 0 for r in results.repeats for row in results.cases_of(r, name))
+        ]
+        names = () if pipelines is None and not flipping else self.names(pipelines, flipping)
+        rows = self.tabulate(self.passes(names, str(BANDS)), partial(flip_rows, self), FlipRow)
+        self.save("cases.csv", rows, FlipRow)
+        self.save("bands.csv", [row for name in names for row in summarize(results, rows, name)], BandFlips)
+        found = {name: balance([row for row in rows if row.pipeline == name]) for name in names}
+        return self.write({"pipelines": list(names), "bands": [str(edge) for edge in BANDS], "audit": found})
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
+        """Flips by distance to the true boundary, and whether they help."""
+        names, found = facts["pipelines"], facts["audit"]
+        if not names:
+            lead = "No pipeline of this run changed the predicted class of a single test voxel."
+            return Section(self.key, self.title, lead)
+        rows = self.read("bands.csv", BandFlips)
+        lead = (
+            "Calibrators without a guarantee may change the segmentation. If flips gather at boundaries, they change "
+            "outlines rather than random voxels."
+        )
+        pictures = [_bands(rows, names)]
+        worst = [name for name in names if found[name]["worst"]]
+        if inputs.store is not None and worst:
+            most = max(worst, key=lambda name: sum(found[name][kind] for kind in FLIP_KINDS))
+            name = _PAPER if _PAPER in worst else most
+            cases = [(entry["repeat"], entry["case"]) for entry in found[name]["worst"]]
+            told = f"The test cases in which {name} changes most voxels."
+            pictures.append(flip_picture(inputs, "flip-worst", name, cases, told))
+        tables = (_balance_table(found), _concentration(rows, names))
+        return Section(self.key, self.title, lead, tuple(pictures), tables)
 
 
 @torch.inference_mode()
@@ -123,21 +154,20 @@ def band_counts(target: Tensor, before: Tensor, after: Tensor, distance: Tensor)
                 [1, 1, 0, 0]])
     """
     band = torch.bucketize(distance.double(), torch.tensor(BANDS[1:-1], dtype=torch.float64), right=True)
-    flipped, was_right, is_right = before != after, before == target, after == target
-    kinds = (torch.ones_like(flipped), flipped & was_right, flipped & is_right, flipped & ~was_right & ~is_right)
-    return torch.stack([torch.bincount(band[kind], minlength=len(BANDS) - 1) for kind in kinds], dim=1)
+    counted = (torch.ones_like(band, dtype=torch.bool), *flip_kinds(after, before, target))
+    return torch.stack([torch.bincount(band[kind], minlength=len(BANDS) - 1) for kind in counted], dim=1)
 
 
-def audit(rows: Sequence[FlipRow]) -> dict[str, Any]:
+def balance(rows: Sequence[FlipRow]) -> dict[str, Any]:
     """Balance of a pipeline's flips over all cases, and the cases with most."""
-    counts = {kind: sum(getattr(row, kind) for row in rows) for kind in ("voxels", "harmful", "beneficial", "neutral")}
+    counts = {kind: sum(getattr(row, kind) for row in rows) for kind in ("voxels", *FLIP_KINDS)}
     by_case: dict[tuple[int, str], int] = {}
     for row in rows:
         by_case[row.repeat, row.case] = by_case.get((row.repeat, row.case), 0) + row.flips
     worst = sorted(by_case, key=lambda key: (-by_case[key], key))
     named: dict[str, int] = {}
     for repeat, case in worst:
-        if by_case[repeat, case] and len(named) < WORST:
+        if by_case[repeat, case] and len(named) < SHOWN:
             named.setdefault(case, repeat)
     return {**counts, "worst": [{"case": case, "repeat": repeat} for case, repeat in named.items()]}
 
@@ -153,7 +183,7 @@ def summarize(results: Results, rows: Sequence[FlipRow], pipeline: str) -> list[
     for band, rate in enumerate(bounds):
         here = [row for row in mine if row.band == band]
         own = sum(row.flips for row in here)
-        kinds = [_ratio(sum(getattr(row, k) for row in here), own) for k in ("harmful", "beneficial", "neutral")]
+        kinds = [_ratio(sum(getattr(row, k) for row in here), own) for k in FLIP_KINDS]
         shares = (_ratio(sum(row.voxels for row in here), voxels), _ratio(own, flips))
         if here:
             found.append(BandFlips(pipeline, band, *shares, *asdict(rate).values(), *kinds))
@@ -171,3 +201,42 @@ def _rates(rows: Sequence[FlipRow], cases: Sequence[str]) -> Floats:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else float("nan")
+
+
+def _bands(rows: list[BandFlips], names: list[str]) -> Picture:
+    lines = []
+    for name in names[:MOST]:
+        own = {row.band: row for row in rows if row.pipeline == name}
+        rates = [own.get(band) for band in range(len(BANDS) - 1)]
+        lines.append(Series.of(name, rates, lambda share: 100 * share, "rate"))
+    panel = ("flips (% of the band's voxels)", lines)
+    figure = series_figure([panel], band_names(BANDS), "distance to the boundary (voxels)")
+    caption = "Share of voxels that change their class, by distance to the true boundary, with 95 % intervals."
+    return Picture("flip-bands", figure, caption)
+
+
+def _balance_table(found: dict[str, Any]) -> Table:
+    body = []
+    for name, own in found.items():
+        total = sum(own[kind] for kind in FLIP_KINDS)
+        gain = format_count(own["beneficial"] - own["harmful"]).replace("-", MINUS)
+        rate = format_number(100 * total / own["voxels"], 3)
+        body.append([name, format_count(total), rate, *flip_shares(own), gain])
+    shares = ("harmful (%)", "beneficial (%)", "wrong both times (%)")
+    head = ("pipeline", "flips", "% of voxels", *shares, "net gain (voxels)")
+    caption = "All test voxels of all repeats. Net gain: beneficial minus harmful flips."
+    return Table.of("flips-audit", caption, head, body)
+
+
+def _concentration(rows: list[BandFlips], names: list[str]) -> Table:
+    found = {
+        (row.pipeline, row.band): " / ".join(
+            format_number(100 * share, 1) for share in (row.share_of_flips, row.share_of_voxels)
+        )
+        for row in rows
+    }
+    body = [[name, *(found.get((name, band), MISSING) for band in range(len(BANDS) - 1))] for name in names]
+    caption = (
+        "Share of all flips / share of all voxels (%) in each band of distance: equal where flips are spread evenly."
+    )
+    return Table.of("flips-bands", caption, ("pipeline", *band_names(BANDS)), body)

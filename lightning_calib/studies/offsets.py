@@ -11,12 +11,20 @@ from torch import Tensor
 
 from lightning_calib.functional.energy import free_energy_moments, spread_of
 from lightning_calib.kit.files import digest, sha256
+from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.manifest import MANIFEST
+from lightning_calib.report.figures import Series, series_figure
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.map_figures import scalar_figure
+from lightning_calib.report.maps import free_energy
+from lightning_calib.report.numbers import format_count, format_number
+from lightning_calib.report.section import Picture, Section
+from lightning_calib.report.style import ENERGY
 from lightning_calib.studies.base import Study, StudyError, spread
 
-NAME = "offsets"
 DOUBT = 0.99  # confidence below which a voxel is in doubt
 _CASES_A_JOB = 16
+_QUARTILES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -49,31 +57,93 @@ class OffsetSummary:
     in_doubt: float
 
 
-def run_offsets(study: Study, members: Sequence[int] | None = None, cases: int | None = None) -> dict[str, Any]:
-    """Measure the spatial standard deviation of the free energy of the mean logits.
+class Offsets(Study):
+    """The spatial standard deviation of the free energy of the mean logits, for every ensemble size."""
 
-    Args:
-        study: where to read and write.
-        members: ensemble sizes M; the first M members count. None for 1 up to all.
-        cases: cases of the pool set, evenly spread; None for all.
+    name, title = "offsets", "Offsets by ensemble size"
 
-    Returns:
-        ``study.json``.
-    """
-    sizes = _sizes(study, members)
-    chosen = spread(study.store.case_ids, cases)
-    known = {"outputs": sha256(study.store.path / MANIFEST), "outside": study.results.settings.get("outside")}
-    known["doubt"] = DOUBT
-    jobs = {}
-    for start in range(0, len(chosen), _CASES_A_JOB):
-        part = chosen[start : start + _CASES_A_JOB]
-        name = digest(known | {"cases": part, "members": sizes})
-        jobs[study.folder / "parts" / f"{name}.csv"] = part
-    rows = study.tabulate(jobs, partial(offset_rows, study, sizes), OffsetRow, lambda part: f"{len(part)} cases")
-    study.save("cases.csv", rows, OffsetRow)
-    summary = [summarize(rows, size) for size in sizes]
-    study.save("offsets.csv", summary, OffsetSummary)
-    return study.write({"members": list(sizes), "cases": len(chosen), "summary": [asdict(row) for row in summary]})
+    def run(self, members: list[int] | None = None, cases: int | None = None) -> dict[str, Any]:
+        """Measure how much the free energy of the logits varies within images, for every ensemble size.
+
+        Args:
+            members: ensemble sizes; the first so many members count. By default 1 up to all.
+            cases: cases of the pool set, evenly spread; by default all.
+
+        Returns:
+            ``study.json``.
+        """
+        sizes = self._sizes(members)
+        chosen = spread(self.store.case_ids, cases)
+        known = {"outputs": sha256(self.store.path / MANIFEST), "outside": self.results.settings.get("outside")}
+        known["doubt"] = DOUBT
+        jobs = {}
+        for start in range(0, len(chosen), _CASES_A_JOB):
+            part = chosen[start : start + _CASES_A_JOB]
+            name = digest(known | {"cases": part, "members": sizes})
+            jobs[self.folder / "parts" / f"{name}.csv"] = part
+        rows = self.tabulate(jobs, partial(offset_rows, self, sizes), OffsetRow, lambda part: f"{len(part)} cases")
+        self.save("cases.csv", rows, OffsetRow)
+        summary = [summarize(rows, size) for size in sizes]
+        self.save("offsets.csv", summary, OffsetSummary)
+        return self.write({"members": list(sizes), "cases": len(chosen), "summary": [asdict(row) for row in summary]})
+
+    def _sizes(self, members: Sequence[int] | None) -> tuple[int, ...]:
+        """Ensemble sizes that the store can answer for."""
+        manifest, path = self.store.manifest, self.store.path
+        if manifest.representation == "log_probs":
+            raise StudyError(
+                f"{path} holds log-probabilities, whose free energy is 0 everywhere: the networks' own scores are "
+                "gone. Store logits to study offsets"
+            )
+        largest = manifest.num_members
+        sizes = tuple(sorted(set(members or ([largest] if manifest.keep == "pooled" else range(1, largest + 1)))))
+        if wrong := [size for size in sizes if not 1 <= size <= largest]:
+            raise StudyError(f"members = {wrong}: the store {path} has {largest} members")
+        if manifest.keep == "pooled" and sizes != (largest,):
+            raise StudyError(
+                f"{path} keeps pooled logits alone, so that smaller ensembles cannot be made of it; predict again "
+                "with --outputs.keep members"
+            )
+        return sizes
+
+    def tell(self, facts: dict[str, Any]) -> list[str]:
+        """Mean and quartiles by ensemble size."""
+        rows = (
+            f"M = {r['members']}: {r['mean']:.2f} [{r['p25']:.2f}, {r['p50']:.2f}, {r['p75']:.2f}]"
+            for r in facts["summary"]
+        )
+        return ["spread of the free energy within images, mean [quartiles]:", *rows]
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
+        """Spatial standard deviation of the pooled free energy against the number of members."""
+        summary = self.read("offsets.csv", OffsetSummary)
+        line = Series("mean", *([getattr(row, key) for row in summary] for key in ("mean", "p25", "p75")))
+        figure = series_figure([("spread of the free energy", [line])], [str(r.members) for r in summary], "members M")
+        figure.axes[0].set_ylim(bottom=0)  # or small changes look large
+        told = (
+            "Mean over cases of the standard deviation within an image; bars reach from the first to the third "
+            "quartile."
+        )
+        pictures = [Picture("offsets", figure, told)]
+        if inputs.store is not None:
+            largest = summary[-1].members
+            pictures.append(_maps(inputs, [r for r in self.read("cases.csv", OffsetRow) if r.members == largest]))
+        caption = (
+            f"{format_count(summary[0].cases)} cases of {inputs.results.dataset['name']}; free energy of the mean "
+            f"logits. In doubt: mean over cases of the spread among voxels with a confidence below {DOUBT:g}, those "
+            "that calibration can change."
+        )
+        rows = [
+            [f"M = {row.members}", *(format_number(x, 2) for x in (row.mean, row.p25, row.p50, row.p75, row.in_doubt))]
+            for row in summary
+        ]
+        table = Table.of("offsets", caption, ("members", "mean", "25 %", "median", "75 %", "in doubt"), rows)
+        lead = (
+            "Softmax does not see a constant added to all logits of a voxel, but calibrators that are not translation "
+            "invariant do. If that constant varies within images, they can be misled: how much does it, and is it a "
+            "matter of the ensemble's size?"
+        )
+        return Section(self.key, self.title, lead, tuple(pictures), (table,))
 
 
 def offset_rows(study: Study, sizes: Sequence[int], case_ids: Sequence[str]) -> list[OffsetRow]:
@@ -117,26 +187,18 @@ def summarize(rows: Sequence[OffsetRow], members: int) -> OffsetSummary:
     own = [row for row in rows if row.members == members]
     values = np.array([row.spread for row in own if not np.isnan(row.spread)])
     doubtful = [row.in_doubt for row in own if not np.isnan(row.in_doubt)]
-    low, middle, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    low, middle, high = (float(value) for value in np.quantile(values, _QUARTILES))
     mean = float(np.mean(doubtful)) if doubtful else float("nan")
     return OffsetSummary(members, len(values), float(values.mean()), low, middle, high, mean)
 
 
-def _sizes(study: Study, members: Sequence[int] | None) -> tuple[int, ...]:
-    """Ensemble sizes that the store can answer for."""
-    manifest = study.store.manifest
-    if manifest.representation == "log_probs":
-        raise StudyError(
-            f"{study.store.path} holds log-probabilities, whose free energy is 0 everywhere: the networks' own "
-            "scores are gone. Store logits to study offsets"
-        )
-    largest = manifest.num_members
-    sizes = tuple(sorted(set(members or ([largest] if manifest.keep == "pooled" else range(1, largest + 1)))))
-    if wrong := [size for size in sizes if not 1 <= size <= largest]:
-        raise StudyError(f"members = {wrong}: the store {study.store.path} has {largest} members")
-    if manifest.keep == "pooled" and sizes != (largest,):
-        raise StudyError(
-            f"{study.store.path} keeps pooled logits alone, so that smaller ensembles cannot be made of it; predict "
-            "again with --outputs.keep members"
-        )
-    return sizes
+def _maps(inputs: Inputs, rows: list[OffsetRow]) -> Picture:
+    """Cases at the quartiles of the spread."""
+    ranked = sorted(rows, key=lambda row: row.spread)
+    chosen = {ranked[round(share * (len(ranked) - 1))].case: share for share in _QUARTILES}
+    pooled, maps = inputs.cases("z"), []
+    for case, share in chosen.items():
+        energy, deviation = free_energy(pooled, case)
+        maps.append((f"{case}, {share:.0%} (spread {format_number(deviation, 2)})", energy))
+    caption = "Free energy of the mean logits in cases at the quartiles of its spread, on one colour scale."
+    return Picture("offset-maps", scalar_figure(maps, ENERGY, "free energy"), caption, wide=True)

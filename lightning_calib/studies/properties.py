@@ -1,122 +1,21 @@
-"""What fitted calibrators really do to real outputs: shifts, argmax changes and inversions, counted (Table 1)."""
+"""What fitted calibrators really do to real outputs, beside what they declare, and their parameters (Table 1)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.functional.cones import Cone
-from lightning_calib.functional.experts import winning_class
-from lightning_calib.outputs.stored_cases import StoredCases
+from lightning_calib.calibrators.registry import CALIBRATORS, build
+from lightning_calib.kit.tables import Table
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import format_count, format_scientific
+from lightning_calib.report.section import Section
+from lightning_calib.studies.audit import SHIFT, Measured, measure_cases
 from lightning_calib.studies.base import Pass, Pipelines, Study
-from lightning_calib.studies.parameters import CLASSES, CountRow, parameter_counts
 
-NAME = "properties"
-CASES = 8  # cases that are measured unless told otherwise
-SHIFT = 10.0  # standard deviation of the random shifts
-TOLERANCE = 1e-6  # change of a log-probability under an exact shift that is no violation
-_GRID = 2.0**-8  # logits and shifts are multiples of it: their sums are exact in float32 below 65536
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was counted over some cases; the counts of parts add up.
-
-    Attributes:
-        voxels: voxels that were looked at.
-        shift_change: largest change of a log-probability when every voxel's logits are shifted at random.
-        argmax_changes: voxels whose most probable class is not that of the pooled logits.
-        inversions: neighbours in the order of the pooled logits whose order is turned round.
-    """
-
-    voxels: int = 0
-    shift_change: float = 0.0
-    argmax_changes: int = 0
-    inversions: int = 0
-
-    def __add__(self, other: "Measured") -> "Measured":
-        """Both parts together."""
-        return Measured(
-            self.voxels + other.voxels,
-            max(self.shift_change, other.shift_change),
-            self.argmax_changes + other.argmax_changes,
-            self.inversions + other.inversions,
-        )
-
-    @property
-    def invariant(self) -> bool:
-        """Whether shifts changed nothing beyond rounding."""
-        return self.shift_change <= TOLERANCE
-
-    @property
-    def preserved(self) -> Cone | None:
-        """What was kept in every voxel."""
-        if self.argmax_changes:
-            return None
-        return "argmax" if self.inversions else "order"
-
-    def violations(self, translation_invariant: bool, preserves: Cone | None) -> list[str]:
-        """What was promised and is not so.
-
-        Example:
-            >>> Measured(voxels=10, argmax_changes=2).violations(True, "argmax")
-            ['argmax: 2 of 10 voxels changed their class']
-        """
-        broken = []
-        if translation_invariant and not self.invariant:
-            broken.append(
-                f"translation invariance: a shift changed a log-probability by {self.shift_change:.3g} (> {TOLERANCE})"
-            )
-        if preserves is not None and self.argmax_changes:
-            broken.append(f"argmax: {self.argmax_changes:,} of {self.voxels:,} voxels changed their class")
-        if preserves == "order" and self.inversions:
-            broken.append(f"order: {self.inversions:,} neighbouring classes in {self.voxels:,} voxels are inverted")
-        return broken
-
-
-@torch.inference_mode()
-def measure(calibrator: Calibrator, logits: Tensor, seed: int = 0, shift: float = SHIFT) -> Measured:
-    """Measure a calibrator on pooled logits, shifts included.
-
-    Every voxel gets a shift of its own. Logits and shifts are rounded to a grid of 1/256 first, so that shifting is
-    exact, and whatever changes is the calibrator's doing; ranking is measured on the logits as they are.
-
-    Args:
-        calibrator: what to measure.
-        logits: pooled logits ``(B, C, *S)``.
-        seed: seed of the shifts.
-        shift: their standard deviation.
-
-    Example:
-        >>> from lightning_calib.calibrators import build
-        >>> measure(build("ts", 3), torch.randn(1, 3, 50)).preserved
-        'order'
-    """
-    log_probs = calibrator(logits)
-    order = logits.argsort(dim=1, descending=True, stable=True)
-    ranked = log_probs.gather(1, order)
-    on_grid = _rounded(logits)
-    moved = on_grid + _rounded(shift * _normal(logits, seed))
-    return Measured(
-        voxels=logits.numel() // logits.shape[1],
-        shift_change=float((calibrator(moved) - calibrator(on_grid)).abs().max()),
-        argmax_changes=int((winning_class(log_probs) != winning_class(logits)).sum()),
-        inversions=int((ranked[:, 1:] > ranked[:, :-1]).sum()),
-    )
-
-
-def _normal(logits: Tensor, seed: int) -> Tensor:
-    """One random number a voxel ``(B, 1, *S)``."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn((logits.shape[0], 1, *logits.shape[2:]), generator=generator).to(logits)
-
-
-def _rounded(values: Tensor) -> Tensor:
-    return (values / _GRID).round() * _GRID
+CLASSES = (2, 5, 20)  # of the paper's data sets
+_HEAD = ("pipeline", "parameters", "identifiable", "TI declared", "change", "keeps (declared)", "argmax", "inversions")
 
 
 @dataclass(frozen=True)
@@ -155,34 +54,67 @@ def property_row(pipeline: str, repeat: int, calibrator: Calibrator, measured: M
     )
 
 
-def measure_cases(calibrator: Calibrator, cases: StoredCases, case_ids: Sequence[str]) -> Measured:
-    """Measure a calibrator on stored cases; the shifts of a case do not depend on the others."""
-    parts = (measure(calibrator, cases.read(case_id)[0][None], seed) for seed, case_id in enumerate(case_ids))
-    return sum(parts, Measured())
+@dataclass(frozen=True)
+class CountRow:
+    """Parameters of a calibrator (``parameters.csv``)."""
+
+    calibrator: str
+    classes: int
+    optimized: int
+    identifiable: int
 
 
-def run_properties(study: Study, pipelines: Pipelines | None = None, cases: int = CASES) -> dict[str, Any]:
-    """Measure the properties of every fitted calibrator on test cases of its repeat.
+class Properties(Study):
+    """Properties of every fitted calibrator, measured on test cases of its repeat."""
 
-    Args:
-        study: where to read and write.
-        pipelines: which to measure; None for all of the run.
-        cases: test cases a repeat, evenly spread.
+    name, title = "properties", "Properties, measured"
 
-    Returns:
-        ``study.json``, with the declared properties that do not hold.
-    """
-    names = study.names(pipelines)
-    jobs = study.passes(names, [column.name for column in fields(PropertyRow)], cases)
-    found = study.tabulate(jobs, partial(property_rows, study), PropertyRow)
-    rows = sorted(found, key=lambda row: (names.index(row.pipeline), row.repeat))
-    study.save("properties.csv", rows, PropertyRow)
-    broken = [{"pipeline": row.pipeline, "repeat": row.repeat, "broken": row.broken} for row in rows if row.broken]
-    classes = study.results.dataset["num_classes"]
-    study.save("parameters.csv", parameter_counts([*CLASSES, classes]), CountRow)
-    return study.write(
-        {"pipelines": list(names), "num_classes": classes, "cases": cases, "shift": SHIFT, "broken": broken}
-    )
+    def run(self, pipelines: Pipelines | None = None, cases: int = 8) -> dict[str, Any]:
+        """Measure translation invariance and preservation of all fitted calibrators on real outputs.
+
+        Exits with 1 where a declared property does not hold.
+
+        Args:
+            pipelines: which to measure; by default all of the run.
+            cases: test cases a repeat, evenly spread.
+
+        Returns:
+            ``study.json``, with the declared properties that do not hold.
+        """
+        names, classes = self.names(pipelines), self.results.dataset["num_classes"]
+        jobs = self.passes(names, [column.name for column in fields(PropertyRow)], cases)
+        found = self.tabulate(jobs, partial(property_rows, self), PropertyRow)
+        rows = sorted(found, key=lambda row: (names.index(row.pipeline), row.repeat))
+        self.save("properties.csv", rows, PropertyRow)
+        self.save("parameters.csv", parameter_counts([*CLASSES, classes]), CountRow)
+        broken = [{"pipeline": row.pipeline, "repeat": row.repeat, "broken": row.broken} for row in rows if row.broken]
+        return self.write(
+            {"pipelines": list(names), "num_classes": classes, "cases": cases, "shift": SHIFT, "broken": broken}
+        )
+
+    def tell(self, facts: dict[str, Any]) -> list[str]:
+        """What is broken, or that nothing is."""
+        broken = [f"BROKEN {e['pipeline']}, repeat {e['repeat']}: {e['broken']}" for e in facts["broken"]]
+        return broken or [f"every declared property of {len(facts['pipelines'])} pipelines holds"]
+
+    def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
+        """The paper's table of properties and parameters, measured on fitted calibrators and real outputs."""
+        rows = self.read("properties.csv", PropertyRow)
+        voxels = sum(row.voxels for row in rows if row.pipeline == rows[0].pipeline)
+        lead = (
+            f"Every fitted calibrator was run on stored outputs ({format_count(voxels)} voxels a pipeline), as they "
+            f"are and with a random shift added to each voxel (standard deviation {facts['shift']:g}). "
+        )
+        lead += "Every declared property holds." if not facts["broken"] else "Some declared properties do not hold."
+        notices = tuple(f"{e['pipeline']}, repeat {e['repeat']}: {e['broken']}" for e in facts["broken"])
+        caption = (
+            f"C = {facts['num_classes']}. Parameters: fitted, and identifiable ones. Change: largest change of a "
+            "log-probability under shifts of the pooled logits, over all repeats; 0 means equal in every bit. Argmax: "
+            "voxels whose class changed. Inversions: neighbours in the ranking that changed places."
+        )
+        body = [_cells([row for row in rows if row.pipeline == name]) for name in facts["pipelines"]]
+        tables = (Table.of("properties", caption, _HEAD, body), _parameters(self.read("parameters.csv", CountRow)))
+        return Section(self.key, self.title, lead, tables=tables, notices=notices)
 
 
 def property_rows(study: Study, job: Pass) -> list[PropertyRow]:
@@ -192,6 +124,51 @@ def property_rows(study: Study, job: Pass) -> list[PropertyRow]:
         calibrator = study.calibrator(job.repeat, name)
         rows.append(property_row(name, job.repeat, calibrator, measure_cases(calibrator, cases, job.case_ids)))
     return rows
+
+
+def parameter_counts(classes: Sequence[int]) -> list[CountRow]:
+    """Counts of all calibrators, taken from calibrators that are built for it.
+
+    Args:
+        classes: numbers of classes.
+
+    Example:
+        >>> [(row.optimized, row.identifiable) for row in parameter_counts([2]) if row.calibrator == "ms"]
+        [(6, 3)]
+    """
+    rows = []
+    for name in CALIBRATORS:
+        for number in sorted(set(classes)):
+            calibrator = build(name, number)
+            rows.append(CountRow(name, number, calibrator.num_optimized, calibrator.num_identifiable))
+    return rows
+
+
+def _parameters(rows: Sequence[CountRow]) -> Table:
+    """Parameters of all calibrators for other numbers of classes."""
+    classes = sorted({row.classes for row in rows})
+    counts: dict[str, dict[int, str]] = {}
+    for row in rows:
+        told = f"{format_count(row.optimized)} / {format_count(row.identifiable)}"
+        counts.setdefault(row.calibrator, {})[row.classes] = told
+    caption = "Fitted / identifiable parameters of every calibrator by the number of classes C."
+    body = [[name, *(own[c] for c in classes)] for name, own in counts.items()]
+    return Table.of("parameters", caption, ("calibrator", *(f"C = {c}" for c in classes)), body)
+
+
+def _cells(rows: Sequence[PropertyRow]) -> list[str]:
+    """All repeats of a pipeline together."""
+    first = rows[0]
+    return [
+        first.pipeline,
+        format_count(first.optimized),
+        format_count(first.identifiable),
+        first.declared_invariant,
+        format_scientific(max(row.shift_change for row in rows)),
+        first.declared_preserves,
+        format_count(sum(row.argmax_changes for row in rows)),
+        format_count(sum(row.inversions for row in rows)),
+    ]
 
 
 def _yes(fact: bool) -> str:

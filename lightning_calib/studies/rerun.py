@@ -10,29 +10,65 @@ from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.plan import Protocol
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.run import run_protocol
+from lightning_calib.kit.tables import Table
+from lightning_calib.metrics.score import SCORES
 from lightning_calib.studies.base import Study
-from lightning_calib.studies.scores import ScoreRow, change_rows, score_rows
+from lightning_calib.studies.scores import ScoreRow, change_rows, interval_text, score_rows
 
 
-def changed_protocol(study: Study, names: Sequence[str], **changes: Any) -> Protocol:
-    """The run's protocol for some pipelines, with settings changed."""
-    settings = study.results.settings
-    own = {entry.name: settings[entry.name] for entry in fields(Protocol) if entry.name in settings}
-    return Protocol(**(own | {"outputs": str(study.store.path), "pipelines": list(names)} | changes))
+class RerunStudy(Study):
+    """A study that runs the protocol again under other settings, and compares on the same test cases."""
 
+    def changed(self, names: Sequence[str], trials: int | None, **changes: Any) -> Protocol:
+        """The run's protocol for some pipelines, with settings changed; ``trials`` where they are not None."""
+        settings = self.results.settings | ({} if trials is None else {"trials": trials})
+        own = {entry.name: settings[entry.name] for entry in fields(Protocol) if entry.name in settings}
+        return Protocol(**(own | {"outputs": str(self.store.path), "pipelines": list(names)} | changes))
 
-def rerun(study: Study, label: str, protocol: Protocol) -> Results:
-    """Results of a changed protocol; goes on where an earlier call stopped.
+    def rerun(self, label: str, protocol: Protocol) -> Results:
+        """Results of a changed protocol in the folder ``label``; goes on where an earlier call stopped."""
+        folder = self.folder / label
+        take_over(self.results, folder, protocol)
+        workers, start = (0, None) if self.executor is None else (self.executor.slots, self.executor.start)
+        run_protocol(protocol, folder, workers, self.display, start)
+        return Results(folder)
 
-    Args:
-        study: where to read and write.
-        label: folder of the results below the study's.
-        protocol: the changed protocol.
-    """
-    folder = study.folder / label
-    take_over(study.results, folder, protocol)
-    run_protocol(protocol, folder, study.workers, study.display, study.start)
-    return Results(folder)
+    def conclude(
+        self, found: Mapping[int, Results], settings: Sequence[int], reference: int, names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Write the scores under every setting, and their differences from the reference on the same test cases.
+
+        Args:
+            found: results by setting, the reference among them.
+            settings: those to write.
+            reference: what differences are taken from.
+            names: the pipelines.
+
+        Returns:
+            ``study.json``.
+        """
+        scores = [row for size in settings for row in score_rows(str(size), found[size], names)]
+        deltas = [row for size in settings for row in change_rows(str(size), found[reference], found[size], names)]
+        self.save("scores.csv", scores, ScoreRow)
+        self.save("deltas.csv", deltas, ScoreRow)
+        failures = [f"{n}: {f.pipeline}, repeat {f.repeat}" for n, held in found.items() for f in held.failures]
+        facts = {"settings": list(settings), "reference": reference, "pipelines": list(names), "failures": failures}
+        return self.write(facts)
+
+    def differences(self, caption: str, names: Sequence[str], prefix: str) -> Table:
+        """Differences of NLL and ECE with intervals."""
+        found = {(row.pipeline, row.metric, row.setting): row for row in self.read("deltas.csv", ScoreRow)}
+        settings = list(dict.fromkeys(setting for _, _, setting in found))
+        body = [
+            [
+                f"{name}, {SCORES[metric].label}",
+                *(interval_text(found.get((name, metric, setting))) for setting in settings),
+            ]
+            for name in names
+            for metric in ("nll", "ece")
+        ]
+        head = ("pipeline", *(prefix + setting for setting in settings))
+        return Table.of(self.name.replace("_", "-"), f"{caption} 95 % intervals in brackets.", head, body)
 
 
 def take_over(results: Results, folder: Path, protocol: Protocol) -> int:
@@ -49,25 +85,3 @@ def take_over(results: Results, folder: Path, protocol: Protocol) -> int:
             shutil.copytree(source, target, dirs_exist_ok=True)
             copied += 1
     return copied
-
-
-def save_changes(
-    study: Study, found: Mapping[int, Results], settings: Sequence[int], reference: int, names: Sequence[str]
-) -> list[str]:
-    """Write the scores under every setting, and their differences from the reference on the same test cases.
-
-    Args:
-        study: where to write ``scores.csv`` and ``deltas.csv``.
-        found: results by setting, the reference among them.
-        settings: those to write.
-        reference: what differences are taken from.
-        names: the pipelines.
-
-    Returns:
-        What failed, in words.
-    """
-    scores = [row for size in settings for row in score_rows(str(size), found[size], names)]
-    deltas = [row for size in settings for row in change_rows(str(size), found[reference], found[size], names)]
-    study.save("scores.csv", scores, ScoreRow)
-    study.save("deltas.csv", deltas, ScoreRow)
-    return [f"{n}: {f.pipeline}, repeat {f.repeat}" for n, held in found.items() for f in held.failures]

@@ -9,10 +9,12 @@ from PIL import Image
 from lightning_calib.calibrators import Identity
 from lightning_calib.cli.calibrate import main
 from lightning_calib.datasets.shapes import Shapes
+from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.store import OutputStore
-from lightning_calib.report.build import FIGURES
-from lightning_calib.report.studies import STUDY_FIGURES
-from lightning_calib.studies import certificate as certificates
+from lightning_calib.report.section import Section
+from lightning_calib.report.studies import STUDIES
+from lightning_calib.studies import audit as audits
+from lightning_calib.studies.base import Study, register_study
 from tests.experiment.synthetic import write_outputs, write_results
 from tests.studies.conftest import noisy, write_changed
 
@@ -67,11 +69,20 @@ def test_every_study_has_its_section(run):
     assert study(run, "subsets", "--report", "false", "--subsets", '{"all": "*"}') == 0
     assert study(run, "reliability") == 0
     page = (run / "report" / "index.html").read_text()
-    for key in ("claims", "selection", "offsets", "shift", "subsets", "flips", "properties", "reliability"):
+    for key in ("claims", "selection", "offsets", "shift", "subsets", "flips", "properties"):
         assert f'<section id="study-{key}">' in page
     assert "could not be read" not in page
-    figures = {path.stem for path in (run / "report" / "figures").iterdir()}
-    assert set(STUDY_FIGURES) - {"calibration-size", "ensemble-size", "bins-ece", "bins-ace"} == figures - set(FIGURES)
+    assert {
+        *("corruptions", "shift", "offsets", "offset-maps", "flip-bands", "flip-worst", "selection", "reliability"),
+    } <= {path.stem for path in (run / "report" / "figures").iterdir()}
+
+
+def test_the_study_of_reliability_is_the_reports_section_in_other_bins(run):
+    assert study(run, "reliability", "--bins", "30") == 0
+    page = (run / "report" / "index.html").read_text()
+    assert page.count('<section id="reliability">') == page.count('<figure id="figure-reliability"') == 1
+    assert "in 30 bins of confidence" in page
+    assert "study-reliability" not in page
 
 
 def test_bad_options_are_refused_in_one_line(run, capsys):
@@ -83,13 +94,77 @@ def test_bad_options_are_refused_in_one_line(run, capsys):
     assert "dc(p): no fits in" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         study(run, "seeds")
+    assert study(run, "subsets") == 2
+    assert "name subsets and patterns of their case ids" in capsys.readouterr().err
+
+
+class Toy(Study):
+    """A study of somebody else."""
+
+    name, title = "toy", "A stranger's study"
+
+    def run(self, factor: float, names: list[str] | None = None) -> dict:
+        """Multiply the number of repeats.
+
+        Args:
+            factor: what with.
+            names: whatever
+                is shown.
+
+        Returns:
+            The facts.
+        """
+        return self.write({"product": factor * len(self.results.repeats), "names": names, "failures": names or []})
+
+    def tell(self, facts):
+        return [f"product {facts['product']}"]
+
+    def section(self, inputs, facts):
+        table = Table.of("toy", "Toy.", ("what", "value"), [["product", str(facts["product"])]])
+        return Section(self.key, self.title, "Strange <b>words</b>.", tables=(table,))
+
+
+@pytest.fixture
+def toy():
+    yield register_study(Toy)
+    del STUDIES.registered["toy"]
+
+
+def test_a_strangers_study_is_a_command_and_a_section(run, toy, capsys):
+    assert study(run, "toy", "--factor", "1.5") == 0
+    assert "product 3.0" in capsys.readouterr().out
+    page = (run / "report" / "index.html").read_text()
+    assert '<section id="study-toy">' in page
+    assert "Strange &lt;b&gt;words" in page
+    assert "| product | 3.0 |" in (run / "report" / "studies" / "toy.md").read_text()
+    assert study(run, "toy", "--factor", "2", "--names", "[a]", "--report", "false") == 1  # it says so itself
+
+
+def test_the_help_of_a_study_is_the_docstring_of_its_run(toy, capsys):
+    with pytest.raises(SystemExit):
+        main(["study", "toy", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Multiply the number of repeats." in told
+    assert "what with. (required, type: float)" in told
+    assert "whatever is shown. (type: Optional[list[str]], default: null)" in told
+    assert "processes at a time; by default one a core" in told
+    assert "The facts." not in told
+
+
+def test_only_studies_are_registered_and_under_their_own_name():
+    with pytest.raises(ValueError, match=r"there is a study 'bins' already"):
+        register_study(type("Other", (Toy,), {"name": "bins"}))
+    with pytest.raises(ValueError, match="other is no Study"):
+        STUDIES.register("other", 3)
+    with pytest.raises(ValueError, match="has the name 'toy', not 'other'"):
+        STUDIES.register("other", Toy)
 
 
 def calibrator_file(run, name):
     return run / "calibration" / "repeats" / "0" / name / "calibrator.safetensors"
 
 
-def test_an_audit_leaves_a_certificate(run, capsys):
+def test_an_audit_leaves_what_it_found(run, capsys):
     path = calibrator_file(run, "cms_op-p")
     assert main(["audit", "--calibrator", str(path), "--outputs", str(run / "outputs"), "--cases", "3"]) == 0
     assert "0 argmax changes, 0 inversions" in capsys.readouterr().out
@@ -112,7 +187,7 @@ class Liar(Identity):
 
 
 def test_a_broken_promise_is_an_exit_code(run, capsys, monkeypatch):
-    monkeypatch.setattr(certificates, "load_calibrator", lambda path: Liar(4))
+    monkeypatch.setattr(audits, "load_calibrator", lambda path: Liar(4))
     path = calibrator_file(run, "ts-z")
     assert main(["audit", "--calibrator", str(path), "--outputs", str(run / "outputs"), "--json"]) == 1
     certificate = json.loads(capsys.readouterr().out)
@@ -125,10 +200,13 @@ def test_reproduce_makes_the_whole_paper(tmp_path, capsys):
     write_outputs(tmp_path / "outputs", cases=10, members=2)
     options = ["--pipelines", "identity(z),ms(z),ts(z)", "--repeats", "1", "--trials", "1", "--cal", "3", "--val", "3"]
     command = ["reproduce", "--outputs", str(tmp_path / "outputs"), "--workers", "0", *options]
+    assert main([*command, "--studies", "[bin]"]) == 2
+    assert "unknown study 'bin'; did you mean bins?" in capsys.readouterr().err
     assert main([*command, "--logger", "csv"]) == 0
     told = capsys.readouterr().out
+    assert "studies: claims, selection, reliability, properties, flips, bins, offsets, calibration_size" in told
     assert "left out shift: there are no stores of changed images" in told
     page = (tmp_path / "report" / "index.html").read_text()
-    for key in ("claims", "reliability", "properties", "flips", "bins", "offsets", "calibration-size", "ensemble-size"):
+    for key in ("claims", "properties", "flips", "bins", "offsets", "calibration-size", "ensemble-size"):
         assert f'<section id="study-{key}">' in page
     assert "could not be read" not in page

@@ -15,13 +15,17 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from lightning_calib.report.build import FIGURES, build_report
+from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.sections import SECTIONS
 from lightning_calib.report.sections.fits import certificates
 from tests.experiment.synthetic import CLASSES, member_logits, write_outputs, write_results
 
 FEW = ("identity(p0)", "identity(z)", "ms(z)", "dc(z)", "ts(z)")
+FIGURES = {
+    *("comparisons", "reliability", "bands", "confidence", "flips", "free-energy"),
+    *("temperatures", "matrices", "experts", "temperature-maps"),
+}
 HOSTILE = "<script>window.hacked=1</script>&\"'"
 
 
@@ -53,9 +57,8 @@ def read(path) -> Page:
 def test_every_section_is_there_with_its_pictures(report, page):
     parsed = Page(page)
     assert [key for key in parsed.sections if key] == [*(key for key, _, _ in SECTIONS), "words"]
-    drawn = set(FIGURES) - {"borders"}  # close-ups: these images are smaller than one
-    assert {path.stem for path in (report.parent / "figures").glob("*.png")} == drawn
-    assert page.count("<figure ") == len(drawn)
+    assert {path.stem for path in (report.parent / "figures").glob("*.png")} == FIGURES
+    assert page.count("<figure ") == len(FIGURES)
     assert "could not be read" not in page
     for name in ("table.md", "table.tex", "table_intervals.tex", "table.csv", "comparisons.md", "comparisons.tex"):
         assert (report.parent / name).stat().st_size > 500
@@ -128,13 +131,14 @@ def make(folder) -> Page:
 
 
 def test_without_outputs_the_maps_say_so_and_the_rest_is_there(damaged):
+    make(damaged)
+    figures = damaged / "report" / "figures"
+    (figures / "my own.png").touch()
+    assert (figures / "flips.png").is_file()
     shutil.rmtree(damaged / "outputs")
-    (damaged / "report" / "figures").mkdir(parents=True)
-    earlier = [damaged / "report" / "figures" / f"{name}.png" for name in ("flips", "borders")]
-    for path in earlier:
-        path.touch()
     page = make(damaged)
-    assert not any(path.exists() for path in earlier)
+    assert not (figures / "flips.png").exists()  # it would be taken for one of this report
+    assert (figures / "my own.png").exists()
     for key in ("confidence-maps", "free-energy", "flip-maps"):
         assert "no output store at" in page.sections[key]
         assert "--outputs" in page.sections[key]
@@ -254,10 +258,14 @@ def test_fits_tell_failures_with_tracebacks_aside_and_trials_that_did_not_help(d
     (folder / "dc-z" / layout.FIT).write_text(json.dumps(kept), encoding="utf-8")
     results = Results(damaged / "calibration")
     section = certificates(Inputs(results, None))
-    rows = {row["pipeline"]: row for row in section.data["rows"]}
-    assert rows["ms(z)"]["failures"] == [
-        {"message": "repeat 0: ValueError: too few voxels", "traceback": error.split("\n", 1)[1]}
-    ]
-    assert rows["dc(z)"]["hyperparameters"] == "no trial was better than no calibration"
-    assert rows["ts(z)"]["hyperparameters"] == "lam 0.001, mu 0.001"
-    assert rows["ts(z)"]["time"] == "1.2 s"
+    (table,) = section.tables
+    rows = {row.cells[0].text: row for row in table.rows}
+    texts = {
+        name: {column.heading: cell.text for column, cell in zip(table.columns, row.cells, strict=True)}
+        for name, row in rows.items()
+    }
+    assert rows["ms(z)"].details == (("repeat 0: ValueError: too few voxels", error.split("\n", 1)[1]),)
+    assert rows["ms(z)"].note == "repeat 0: ValueError: too few voxels"
+    assert texts["dc(z)"]["chosen by the search"] == "no trial was better than no calibration"
+    assert texts["ts(z)"]["chosen by the search"] == "lam 0.001, mu 0.001"
+    assert texts["ts(z)"]["time"] == "1.2 s"

@@ -9,10 +9,11 @@ import torch
 from lightning_calib.calibrators import build
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.report import maps
-from lightning_calib.report.map_figures import border_figure
-from lightning_calib.report.maps import BENEFICIAL, HARMFUL, IGNORED, NEUTRAL, UNCHANGED, case_maps, free_energy
+from lightning_calib.report.map_figures import confidence_figure
+from lightning_calib.report.maps import BENEFICIAL, HARMFUL, IGNORED, NEUTRAL, UNCHANGED, case_plane, free_energy
 
 CLASSES = ["back", "liver", "tumour"]
 
@@ -29,6 +30,10 @@ def write_case(folder, shape, *, ignore_index=None, valid=None, scale=3.0, seed=
     writer.write("a", logits=logits, target=target, valid=valid)
     writer.finish()
     return OutputStore(folder)["a"]
+
+
+def case_maps(case, pooling, calibrator, close_up=None, outside="exclude"):
+    return case_plane(StoredCases(OutputStore(case.path.parents[1]), pooling, outside), "a", calibrator, close_up)
 
 
 def softmax(z):
@@ -140,7 +145,7 @@ def test_a_close_up_of_a_small_plane_is_the_plane(tmp_path):
 
 def test_close_ups_draw_the_true_borders_on_both_confidence_maps(tmp_path):
     near = case_maps(write_case(tmp_path / "s", (13, 17)), "z", disturbed("ms"), close_up=8)
-    figure = border_figure([near], CLASSES, 0, ("before", "after"))
+    figure = confidence_figure([near], CLASSES, 0, close_up=True)
     truth, errors, before, after = figure.axes[:4]
     lines = [sum(len(contour.get_paths()[0].vertices) for contour in axes.collections) for axes in figure.axes[:4]]
     assert lines[:2] == [0, 0]
@@ -149,15 +154,31 @@ def test_close_ups_draw_the_true_borders_on_both_confidence_maps(tmp_path):
     np.testing.assert_array_equal(after.images[0].get_array(), near.confidence_after)
     wrong = errors.images[0].get_array()
     assert (wrong[near.before != near.target] == wrong[near.before != near.target][0]).all()
-    assert [axes.get_title(loc="left") or axes.get_title() for axes in (truth, before)] == ["truth", "before"]
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in (truth, before)] == [
+        "truth",
+        "confidence before",
+    ]
 
 
 def test_free_energy_is_that_of_the_mean_logits_on_valid_voxels(tmp_path):
     valid = torch.ones(6, 7, dtype=torch.bool)
     valid[0] = False
     case = write_case(tmp_path / "s", (6, 7), valid=valid)
-    energy, spread = free_energy(case)
+    energy, spread = free_energy(StoredCases(OutputStore(tmp_path / "s"), "z"), "a")
     expected = np.log(np.exp(case.logits.double().mean(0).numpy()).sum(0))
     np.testing.assert_allclose(energy[1:], expected[1:], rtol=1e-5)
     assert np.isnan(energy[0]).all()
     assert spread == pytest.approx(expected[1:].std(), rel=1e-5)
+
+
+def test_voxels_outside_are_what_the_run_took_them_for(tmp_path):
+    valid = torch.ones(6, 7, dtype=torch.bool)
+    valid[0] = False
+    case = write_case(tmp_path / "s", (6, 7), valid=valid)
+    blank = case_maps(case, "z", build("identity", 3))
+    certain = case_maps(case, "z", build("identity", 3), outside="background_certain")
+    assert (blank.target[0] == IGNORED).all()
+    np.testing.assert_array_equal(certain.target[0], case.target[0].numpy())
+    assert (certain.before[0] == 0).all()
+    np.testing.assert_allclose(certain.confidence_before[0], 1)
+    np.testing.assert_array_equal(certain.confidence_before[1:], blank.confidence_before[1:])

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_calib.report.columns import COLUMN, COLUMNS, choose_decimals, format_metric
-from lightning_calib.report.numbers import MINUS, MISSING, format_count, format_number, format_scientific
+from lightning_calib.kit.tables import MISSING
+from lightning_calib.metrics.score import SCORES, main_scores
+from lightning_calib.report.numbers import (
+    MINUS,
+    choose_decimals,
+    format_count,
+    format_number,
+    format_scientific,
+    format_score,
+)
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -40,7 +48,7 @@ def test_absent_numbers_are_a_dash(absent):
 
 @pytest.mark.parametrize(("value", "text"), [(0.76715, "76.7"), (1.0, "100.0"), (0.0, "0"), (0.0001, "<0.1")])
 def test_dice_is_written_in_percent(value, text):
-    assert format_metric(COLUMN["dice"], value) == text
+    assert format_score(SCORES["dice"], value) == text
 
 
 def test_signs_are_shown_on_request():
@@ -48,7 +56,7 @@ def test_signs_are_shown_on_request():
     assert format_number(-0.5, 2, signed=True) == f"{MINUS}0.50"
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
+@pytest.mark.parametrize("column", main_scores(), ids=lambda column: column.key)
 def test_small_values_get_more_decimals_within_reason(column):
     assert choose_decimals(column, []) == column.decimals
     assert choose_decimals(column, [math.nan, 0.0]) == column.decimals
@@ -56,6 +64,6 @@ def test_small_values_get_more_decimals_within_reason(column):
 
 
 def test_every_column_is_explained_in_a_sentence():
-    for column in COLUMNS:
+    for column in main_scores():
         assert column.explanation.endswith(".")
         assert column.arrow == ("↑" if column.key == "dice" else "↓")

@@ -8,7 +8,6 @@ import torch
 
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from lightning_calib.studies.base import Study
 from tests.experiment.synthetic import write_outputs, write_results
 
 PIPELINES = [
@@ -44,7 +43,7 @@ def folder(made, tmp_path):
 @pytest.fixture
 def study(folder):
     """Opens a study in this process."""
-    return lambda name: Study(name, folder / "calibration", folder / "outputs", workers=0, display=False)
+    return lambda kind: kind(folder / "calibration", folder / "outputs", display=False)
 
 
 def write_changed(store: OutputStore, path, change, members=None, case_ids=None) -> OutputStore:

@@ -1,17 +1,17 @@
 """Binning against a direct recomputation, and Kendall's tau against its definition."""
 
 import shutil
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
+from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
 from lightning_calib.studies.base import StudyError
-from lightning_calib.studies.bins import BinningRow, EceRow, rank_stability, run_bins
+from lightning_calib.studies.bins import BinningRow, Bins, EceRow, rank_stability
 from tests.training import file_bytes
 
 
@@ -26,10 +26,10 @@ def direct_ece(log_probs, target, bins):
 
 
 def test_ece_is_that_of_a_direct_recomputation(study, folder):
-    facts = run_bins(study("bins"))
+    facts = study(Bins).run()
     assert facts["pipelines"] == ["ms(z)", "ms_c(z)", "ts(z)"]  # those of the paper's subset that the run has
     rows = read_rows(folder / "calibration" / "studies" / "bins" / "cases.csv", EceRow)
-    results, store = Results(folder / "calibration"), study("bins").store
+    results, store = Results(folder / "calibration"), study(Bins).store
     for row in rows[::17]:
         calibrator = results.calibrator(row.repeat, row.pipeline).eval()
         with torch.no_grad():
@@ -41,7 +41,7 @@ def test_ece_is_that_of_a_direct_recomputation(study, folder):
 
 
 def test_ace_at_15_bins_is_that_of_the_main_results(study, folder):
-    run_bins(study("bins"), pipelines="cdc(p),ts(z)", ace_bins=(15, 60))
+    study(Bins).run(pipelines="cdc(p),ts(z)", ace_bins=(15, 60))
     rows = read_rows(folder / "calibration" / "studies" / "bins" / "bins.csv", BinningRow)
     results = Results(folder / "calibration")
     for row in rows:
@@ -49,15 +49,16 @@ def test_ace_at_15_bins_is_that_of_the_main_results(study, folder):
             values = [results.average_calibration_error(r, row.pipeline) for r in results.repeats]
             assert (row.mean, row.low, row.high) == (np.mean(values), min(values), max(values))
     with pytest.raises(StudyError, match=r"\[7\] bins .* divisors of 600"):
-        run_bins(study("bins"), ece_bins=[7])
+        study(Bins).run(ece_bins=[7])
 
 
 def test_workers_leave_the_same_files(study, folder):
-    here, there = study("bins"), replace(study("bins"), workers=1)
-    run_bins(here, pipelines="ts(z)")
+    here = study(Bins)
+    there = Bins(here.calibration, here.outputs, LocalExecutor(1), display=False)
+    here.run(pipelines="ts(z)")
     before = file_bytes(here.folder)
     shutil.rmtree(here.folder)
-    run_bins(there, pipelines="ts(z)")
+    there.run(pipelines="ts(z)")
     assert file_bytes(there.folder) == before
 
 

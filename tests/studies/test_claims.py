@@ -10,7 +10,7 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import CaseRow, read_rows, write_rows
 from lightning_calib.studies.base import StudyError
-from lightning_calib.studies.claims import CLAIMS, ClaimRow, outcome_of, run_claims
+from lightning_calib.studies.claims import CLAIMS, ClaimRow, Claims, outcome_of
 
 
 def edit(folder, **changes):
@@ -41,7 +41,7 @@ def test_known_answers(study, folder):
             "cms_op(p)": [("nll", "cdc(p)", 0.3), ("ece", "cdc(p)", 0.0), ("ba_ece", "cdc(p)", -0.1)],
         },
     )
-    facts = run_claims(study("claims"))
+    facts = study(Claims).run()
     assert claim(facts, "ensembles segment better")["outcome"] == "mixed"
     dice = claim(facts, "affine calibration costs Dice")
     assert dice["counts"]["seen"] >= 2
@@ -51,7 +51,7 @@ def test_known_answers(study, folder):
 
 
 def test_rows_against_numpy(study, folder):
-    run_claims(study("claims"))
+    study(Claims).run()
     results = Results(folder / "calibration")
     rows = read_rows(folder / "calibration" / "studies" / "claims" / "claims.csv", ClaimRow)
     assert {(row.reference, row.candidate) for row in rows} >= {("ms(z)", "ms_c(z)"), ("cdc(p)", "cms_op(p)")}
@@ -63,7 +63,7 @@ def test_rows_against_numpy(study, folder):
 
 
 def test_what_is_best(study, folder):
-    best = run_claims(study("claims"))["best"]
+    best = study(Claims).run()["best"]
     entries = Results(folder / "calibration").summary["pipelines"]
     for metric, name in best.items():
         assert not name.startswith("identity")
@@ -75,7 +75,7 @@ def test_a_run_without_the_pairs_is_told(study, folder):
     rows = read_rows(folder / "calibration" / layout.CASES, CaseRow)
     write_rows(folder / "calibration" / layout.CASES, [r for r in rows if r.pipeline == "ts(z)"], CaseRow)
     with pytest.raises(StudyError, match="--pipelines paper"):
-        run_claims(study("claims"))
+        study(Claims).run()
 
 
 @pytest.mark.parametrize("expected", ["better", "worse"])

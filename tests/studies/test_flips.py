@@ -7,12 +7,14 @@ import torch
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
 from lightning_calib.functional import boundary_distance
-from lightning_calib.studies.flips import BandFlips, FlipRow, run_flips
-from lightning_calib.studies.reliability import CurveBin, curves, mean_ace, run_reliability
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.sections.curves import contrasted, mean_ace
+from lightning_calib.studies.flips import BandFlips, FlipRow, Flips
+from lightning_calib.studies.reliability import CurveBin, Reliability
 
 
 def test_bands_add_up_to_the_runs_own_audit(study, folder):
-    facts = run_flips(study("flips"))
+    facts = study(Flips).run()
     assert facts["pipelines"] == ["ms(z)", "ms_c(z)", "cdc(p)"]
     rows = read_rows(folder / "calibration" / "studies" / "flips" / "cases.csv", FlipRow)
     results = Results(folder / "calibration")
@@ -26,9 +28,9 @@ def test_bands_add_up_to_the_runs_own_audit(study, folder):
 
 
 def test_a_case_by_hand(study, folder):
-    run_flips(study("flips"), pipelines="ms(z)")
+    study(Flips).run(pipelines="ms(z)")
     rows = read_rows(folder / "calibration" / "studies" / "flips" / "cases.csv", FlipRow)
-    results, store = Results(folder / "calibration"), study("flips").store
+    results, store = Results(folder / "calibration"), study(Flips).store
     name = rows[0].case
     pooled, target = store[name].pooled("z"), store[name].target.numpy()
     with torch.no_grad():
@@ -45,7 +47,7 @@ def test_a_case_by_hand(study, folder):
 
 
 def test_rates_and_shares(study, folder):
-    run_flips(study("flips"))
+    study(Flips).run()
     rows = read_rows(folder / "calibration" / "studies" / "flips" / "bands.csv", BandFlips)
     for name in ("ms(z)", "cdc(p)"):
         own = [row for row in rows if row.pipeline == name]
@@ -55,7 +57,7 @@ def test_rates_and_shares(study, folder):
 
 
 def test_a_run_without_flips_says_so(study, folder):
-    facts = run_flips(study("flips"), pipelines="cms_op(p)")
+    facts = study(Flips).run(pipelines="cms_op(p)")
     assert facts["audit"]["cms_op(p)"]["worst"] == []
     assert read_rows(folder / "calibration" / "studies" / "flips" / "bands.csv", BandFlips)[0].rate == 0
 
@@ -65,12 +67,12 @@ def test_the_papers_curves(study, folder):
     calibrated = ["ms(z)", "ms_c(z)", "lts_ti(z)", "cdc(p)", "cms_op(p)", "ts(z)"]
     best = min(calibrated, key=lambda name: mean_ace(results, name))
     keeping = min(["lts_ti(z)", "cms_op(p)", "ts(z)"], key=lambda name: mean_ace(results, name))
-    chosen = curves(results)
+    chosen = {role: name for name, role in contrasted(Inputs(results, None)).items()}
     assert chosen["single model"] == "identity(p0)"
     assert chosen["lowest ACE"] == best
     assert chosen["uncalibrated ensemble"] == f"identity({best[-2]})"
     assert chosen.get("lowest ACE, order preserving", best) == keeping
-    facts = run_reliability(study("reliability"))
+    facts = study(Reliability).run()
     rows = read_rows(folder / "calibration" / "studies" / "reliability" / "curves.csv", CurveBin)
     for entry in facts["curves"]:
         own = [row for row in rows if row.role == entry["role"]]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lightning_calib.experiment.rows import read_rows
-from lightning_calib.studies.base import Study, StudyError
-from lightning_calib.studies.offsets import OffsetRow, run_offsets
+from lightning_calib.studies.base import StudyError
+from lightning_calib.studies.offsets import OffsetRow, Offsets
 from tests.experiment.synthetic import write_results
 from tests.stores import write_store
 
@@ -19,8 +19,8 @@ def numpy_spread(case, members):
 
 
 def test_offsets_are_those_of_numpy(study, folder):
-    facts = run_offsets(study("offsets"))
-    store = study("offsets").store
+    facts = study(Offsets).run()
+    store = study(Offsets).store
     rows = read_rows(folder / "calibration" / "studies" / "offsets" / "cases.csv", OffsetRow)
     assert len(rows) == 3 * len(store)
     for row in rows:
@@ -34,16 +34,16 @@ def test_offsets_are_those_of_numpy(study, folder):
 
 
 def test_sizes_and_cases_can_be_chosen(study):
-    facts = run_offsets(study("offsets"), members=[3, 1], cases=4)
+    facts = study(Offsets).run(members=[3, 1], cases=4)
     assert (facts["members"], facts["cases"]) == ([1, 3], 4)
     with pytest.raises(StudyError, match=r"members = \[7\]: the store .* has 3 members"):
-        run_offsets(study("offsets"), members=[7])
+        study(Offsets).run(members=[7])
 
 
 def test_a_store_of_pooled_logits_answers_for_the_whole_ensemble_alone(tmp_path):
     store = write_store(tmp_path / "outputs", cases=6, keep="pooled")
     write_results(tmp_path / "calibration", store, ["identity(z)"], repeats=1)
-    study = Study("offsets", tmp_path / "calibration", workers=0, display=False)
-    assert [entry["members"] for entry in run_offsets(study)["summary"]] == [2]
+    study = Offsets(tmp_path / "calibration", display=False)
+    assert [entry["members"] for entry in study.run()["summary"]] == [2]
     with pytest.raises(StudyError, match=r"keeps pooled logits alone.*--outputs.keep members"):
-        run_offsets(study, members=[1])
+        study.run(members=[1])

@@ -6,8 +6,8 @@ import torch
 
 from lightning_calib.calibrators import Identity, build
 from lightning_calib.experiment.rows import read_rows
-from lightning_calib.studies.parameters import parameter_counts
-from lightning_calib.studies.properties import Measured, PropertyRow, measure, run_properties
+from lightning_calib.studies.audit import Measured, measure
+from lightning_calib.studies.properties import Properties, PropertyRow, parameter_counts
 
 
 def logits(classes=4, voxels=500, seed=0):
@@ -80,7 +80,7 @@ def test_broken_promises_are_named():
 
 
 def test_all_pipelines_of_a_run_are_measured(study, folder):
-    facts = run_properties(study("properties"), cases=2)
+    facts = study(Properties).run(cases=2)
     assert facts["broken"] == []
     rows = read_rows(folder / "calibration" / "studies" / "properties" / "properties.csv", PropertyRow)
     assert len(rows) == 18

@@ -9,7 +9,7 @@ import pytest
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.rows import read_rows
 from lightning_calib.studies.base import StudyError
-from lightning_calib.studies.selection import SelectionRow, run_selection
+from lightning_calib.studies.selection import Selection, SelectionRow
 
 
 def pooled(folder):
@@ -30,7 +30,7 @@ def edit_fit(folder, repeat, name, **changes):
 
 def test_rows_are_those_of_the_files(study, folder):
     edit_fit(folder, 1, "ms(z)", val_nll=0.4, identity_val_nll=0.7, hyperparameters={"lam": 0.5, "mu": 0.25})
-    facts = run_selection(study("selection"), "ms(z),cdc(p)")
+    facts = study(Selection).run("ms(z),cdc(p)")
     rows = {
         (row.repeat, row.pipeline): row
         for row in read_rows(folder / "calibration" / "studies" / "selection" / "selection.csv", SelectionRow)
@@ -58,7 +58,7 @@ def test_broken_promises_are_counted(study, folder):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    (told,) = run_selection(study("selection"), "ts(z)")["pipelines"]
+    (told,) = study(Selection).run("ts(z)")["pipelines"]
     assert told["lost"] == 1
     assert told["promised"] < 0 < told["brought"] < told["worst"]
 
@@ -72,4 +72,4 @@ def test_without_a_baseline_there_is_nothing_to_say(study, folder):
     head, *lines = path.read_text().splitlines()
     path.write_text("\n".join([head, *(line for line in lines if "identity" not in line)]) + "\n")
     with pytest.raises(StudyError, match="no calibrated pipeline beside the uncalibrated one"):
-        run_selection(study("selection"))
+        study(Selection).run()

@@ -10,7 +10,7 @@ from lightning_calib.outputs.store import OutputStore
 from lightning_calib.studies import shift
 from lightning_calib.studies.base import StudyError
 from lightning_calib.studies.scores import ScoreRow
-from lightning_calib.studies.shift import run_shift
+from lightning_calib.studies.shift import Shift
 from tests.studies.conftest import noisy, write_changed
 from tests.training import file_bytes
 
@@ -33,7 +33,7 @@ def numpy_nll(case, temperature):
 def test_scores_on_changed_images_are_those_of_numpy(study, folder):
     store = OutputStore(folder / "outputs")
     changed = write_changed(store, folder / "outputs-strong", noisy)
-    facts = run_shift(study("shift"))
+    facts = study(Shift).run()
     assert list(facts["images"]) == ["strong"]
     results = Results(folder / "calibration")
     temperatures = [2.2 + 0.1 * repeat for repeat in results.repeats]
@@ -53,7 +53,7 @@ def test_scores_on_changed_images_are_those_of_numpy(study, folder):
 
 def test_the_same_images_change_nothing(study, folder):
     write_changed(OutputStore(folder / "outputs"), folder / "outputs-same", lambda logits, _: logits)
-    run_shift(study("shift"))
+    study(Shift).run()
     assert all(row.mean == row.low == row.high == 0 for row in table(folder, "degradation.csv").values())
     clean, same = (
         Results(folder / "calibration"),
@@ -65,28 +65,28 @@ def test_the_same_images_change_nothing(study, folder):
 
 def test_what_is_done_is_not_done_again(study, folder, monkeypatch):
     write_changed(OutputStore(folder / "outputs"), folder / "outputs-mild", noisy)
-    run_shift(study("shift"), pipelines="ts(z),ms(z)")
+    study(Shift).run(pipelines="ts(z),ms(z)")
     before = file_bytes(folder / "calibration" / "studies")
 
     def refuse(*_):
         raise AssertionError("evaluated again")
 
     monkeypatch.setattr(shift, "shift_job", refuse)
-    run_shift(study("shift"), pipelines="ts(z),ms(z)")
+    study(Shift).run(pipelines="ts(z),ms(z)")
     assert file_bytes(folder / "calibration" / "studies") == before
     with pytest.raises(StudyError, match="evaluated again"):
-        run_shift(study("shift"), pipelines="cms_op(p)")
+        study(Shift).run(pipelines="cms_op(p)")
 
 
 def test_other_stores_are_refused(study, folder):
     store = OutputStore(folder / "outputs")
     with pytest.raises(StudyError, match=r"no stores of changed images.*train\.py predict --corruption mild"):
-        run_shift(study("shift"))
+        study(Shift).run()
     fewer = write_changed(store, folder / "fewer", noisy, case_ids=store.case_ids[:3])
     with pytest.raises(StudyError, match=r"fewer \(x\) lacks \d+ test cases of the run: case_"):
-        run_shift(study("shift"), {"x": fewer.path})
+        study(Shift).run({"x": fewer.path})
     strangers = write_changed(store, folder / "strangers", noisy, members=[Member(name) for name in "abc"])
     with pytest.raises(StudyError, match="was predicted by other networks"):
-        run_shift(study("shift"), {"x": strangers.path})
+        study(Shift).run({"x": strangers.path})
     with pytest.raises(StudyError, match=r"dc\(z\): no fits in .*it has identity\(p0\)"):
-        run_shift(study("shift"), pipelines=["dc(z)"])
+        study(Shift).run(pipelines=["dc(z)"])

@@ -12,9 +12,9 @@ from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.studies import calibration_size
-from lightning_calib.studies.base import Study, StudyError
-from lightning_calib.studies.calibration_size import run_calibration_size
-from lightning_calib.studies.ensemble_size import run_ensemble_size
+from lightning_calib.studies.base import StudyError
+from lightning_calib.studies.calibration_size import CalibrationSize
+from lightning_calib.studies.ensemble_size import EnsembleSize
 from lightning_calib.studies.scores import ScoreRow
 from tests.experiment.synthetic import write_outputs
 from tests.stores import write_store
@@ -32,8 +32,8 @@ def real(tmp_path_factory):
     return folder
 
 
-def study(real, name):
-    return Study(name, real / "calibration", workers=0, display=False)
+def study(real, kind):
+    return kind(real / "calibration", display=False)
 
 
 def rows_of(real, name, table):
@@ -55,11 +55,11 @@ def counted(monkeypatch):
 
 def test_other_numbers_of_cases_are_judged_on_the_same_test_cases(real, monkeypatch):
     fits = counted(monkeypatch)
-    facts = run_calibration_size(study(real, "calibration_size"), sizes=[1, 4], pipelines="ts(z),ms(z)")
+    facts = study(real, CalibrationSize).run(sizes=[1, 4], pipelines="ts(z),ms(z)")
     assert (facts["settings"], facts["reference"], facts["failures"]) == ([1, 4], 4, [])
     assert {folder for folder, _, _ in fits} == {"n-1"}  # those of the reference are the run's own
     assert len(fits) == 4
-    main, small = Results(real / "calibration"), Results(study(real, "calibration_size").folder / "n-1")
+    main, small = Results(real / "calibration"), Results(study(real, CalibrationSize).folder / "n-1")
     for repeat in main.repeats:
         assert small.split(repeat)["test"] == main.split(repeat)["test"]
         assert [len(small.split(repeat)[part]) for part in ("cal", "val")] == [1, 5]
@@ -71,23 +71,23 @@ def test_other_numbers_of_cases_are_judged_on_the_same_test_cases(real, monkeypa
     assert scores["4", "ms(z)", "ece"].mean == pytest.approx(
         main.summary["pipelines"]["ms(z)"]["metrics"]["ece"]["mean"]
     )
-    run_calibration_size(study(real, "calibration_size"), sizes=[1, 4], pipelines="ts(z),ms(z)")
+    study(real, CalibrationSize).run(sizes=[1, 4], pipelines="ts(z),ms(z)")
     assert len(fits) == 4  # nothing is fitted twice
 
 
 def test_impossible_numbers_are_refused(real):
     with pytest.raises(StudyError, match=r"sizes \[6\]: 6 cases are not for testing, of which cal can get 1 to 5"):
-        run_calibration_size(study(real, "calibration_size"), sizes=[6])
+        study(real, CalibrationSize).run(sizes=[6])
     with pytest.raises(StudyError, match=r"members = \[3\]: the store .* has 2 members"):
-        run_ensemble_size(study(real, "ensemble_size"), members=[3])
+        study(real, EnsembleSize).run(members=[3])
 
 
 def test_an_ensemble_of_one_is_its_first_member(real, monkeypatch):
     fits = counted(monkeypatch)
-    facts = run_ensemble_size(study(real, "ensemble_size"), pipelines="identity(z),ts(z)")
+    facts = study(real, EnsembleSize).run(pipelines="identity(z),ts(z)")
     assert facts["settings"] == [1, 2]
     assert {folder for folder, _, _ in fits} == {"members-1"}
-    main, one = Results(real / "calibration"), Results(study(real, "ensemble_size").folder / "members-1")
+    main, one = Results(real / "calibration"), Results(study(real, EnsembleSize).folder / "members-1")
     for repeat in main.repeats:
         alone = [(row.case, row.nll, row.ece) for row in one.cases_of(repeat, "identity(z)")]
         assert alone == [(row.case, row.nll, row.ece) for row in main.cases_of(repeat, "identity(p0)")]
@@ -116,5 +116,5 @@ def test_a_store_opens_as_a_smaller_ensemble(tmp_path, pooling):
 
 
 def test_default_sizes_leave_out_what_is_nearly_the_runs_own():
-    assert calibration_size._sizes(None, reference=50, available=450) == [5, 25, 50, 75, 100]
-    assert calibration_size._sizes(None, reference=50, available=80) == [5, 25, 50]  # two thirds of 80 are 53
+    assert calibration_size.default_sizes(None, reference=50, available=450) == [5, 25, 50, 75, 100]
+    assert calibration_size.default_sizes(None, reference=50, available=80) == [5, 25, 50]  # two thirds of 80 are 53

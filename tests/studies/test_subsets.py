@@ -7,13 +7,13 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
 from lightning_calib.studies.base import StudyError
 from lightning_calib.studies.scores import ScoreRow
-from lightning_calib.studies.subsets import run_subsets
+from lightning_calib.studies.subsets import Subsets
 
 
 def test_means_and_gains_against_numpy(study, folder):
     results = Results(folder / "calibration")
     first = results.test_cases(0)[0]
-    facts = run_subsets(study("subsets"), {"one": first, "all": "*", "two": f"{first}, {results.test_cases(0)[1]}"})
+    facts = study(Subsets).run({"one": first, "all": "*", "two": f"{first}, {results.test_cases(0)[1]}"})
     assert facts["cases"]["one"][0] == 1
     assert facts["cases"]["two"][0] == 2
     assert facts["cases"]["all"] == [len(results.test_cases(r)) for r in results.repeats]
@@ -44,4 +44,4 @@ def test_means_and_gains_against_numpy(study, folder):
 @pytest.mark.parametrize(("subsets", "told"), [({"night": "night*"}, "no test case matches 'night"), ({}, "--subsets")])
 def test_subsets_without_cases_are_told(study, subsets, told):
     with pytest.raises(StudyError, match=told):
-        run_subsets(study("subsets"), subsets)
+        study(Subsets).run(subsets)

@@ -1,16 +1,32 @@
 """The section on matched pairs: what translation invariance and decision preservation gain or cost."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
+from lightning_calib.kit.tables import Cell, Column, Row, Table
+from lightning_calib.metrics.score import SCORES, Score
 from lightning_calib.report.figures import Difference, difference_figure
+from lightning_calib.report.glossary import TERMS
 from lightning_calib.report.inputs import Inputs, MissingInput
-from lightning_calib.report.numbers import MINUS, format_number
+from lightning_calib.report.numbers import MINUS, choose_decimals, format_interval, format_number, format_score
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.report.studies.table import StudyTable
+
+_ARROW = "\N{RIGHTWARDS ARROW}"
+_COLUMNS = (
+    Column(f"reference {_ARROW} candidate", left=True, only=("markdown", "latex", "text")),
+    Column("candidate", left=True, only=("html",)),
+    Column("reference", left=True, only=("html",)),
+    Column("metric", left=True),
+    Column("difference"),
+    Column("interval", tip=TERMS["interval"]),
+    Column("by case", tip="The same interval with cases drawn as wholes, since one case recurs across repeats."),
+    Column("chance of better", tip="Share of bootstrap replicates in which the candidate is better.", only=("html",)),
+    Column("p (Holm)", tip=TERMS["Holm"]),
+    Column("verdict", left=True),
+)
 
 
 def comparisons(inputs: Inputs) -> Section:
@@ -19,79 +35,70 @@ def comparisons(inputs: Inputs) -> Section:
     if not found:
         raise MissingInput("No matched pair of the paper has scores of both its pipelines in the same repeats.")
     metrics = list(dict.fromkeys(entry["metric"] for entry in found))
-    rows = [_comparison_row(entry) for entry in found]
     pairs = list(dict.fromkeys((entry["reference"], entry["candidate"]) for entry in found))
-    panels = [_panel(COLUMN[metric], found, pairs) for metric in metrics]
+    panels = [_panel(SCORES[metric], found, pairs) for metric in metrics]
     caption = (
         "Each candidate minus its reference, with 95 % intervals. Blue discs: better; orange squares: worse; "
         "diamonds: within noise, after Holm's correction over the whole table."
     )
+    table = comparison_table(found)
+    titles = (f"{entry['family'].capitalize()}: what has it, against what does not" for entry in found)
+    rows = tuple(replace(row, block=title) for row, title in zip(table.rows, titles, strict=True))
     return Section(
         "comparisons",
         "Matched comparisons",
         "Pairs of pipelines that differ in one property only, compared case by case.",
-        "comparisons.html",
-        pictures=(Picture("comparisons", difference_figure(panels), caption, wide=True),),
-        data={"rows": rows},
+        (Picture("comparisons", difference_figure(panels), caption, wide=True),),
+        (replace(table, rows=rows),),
     )
 
 
-def comparison_table(entries: Iterable[dict[str, Any]]) -> StudyTable:
-    """Comparisons, as dictionaries with the fields of ``Comparison``, as a table for files and terminals."""
-    found = (_comparison_row(entry) for entry in entries)
-    rows = [
-        [
-            f"{row['reference']} \N{RIGHTWARDS ARROW} {row['candidate']}",
-            f"{row['column'].heading} {row['column'].arrow}",
-        ]
-        + [row[key] for key in ("mean", "interval", "clustered_interval", "p", "verdict")]
-        for row in found
-    ]
+def comparison_table(entries: Iterable[dict[str, Any]]) -> Table:
+    """Comparisons, as dictionaries with the fields of ``Comparison``, as a table."""
+    rows: list[Row] = []
+    before: tuple[str, str] | None = None
+    for entry in entries:
+        pair = (entry["reference"], entry["candidate"])
+        rows.append(Row(_cells(entry), style="same" if pair == before else ""))
+        before = pair
     caption = (
         "Candidate minus reference, case by case: the paper's two-level interval, and the one from cases drawn as "
         "wholes, from which p-values and verdicts come (Holm's correction over the whole table)."
     )
-    head = (
-        "reference \N{RIGHTWARDS ARROW} candidate",
-        "metric",
-        "difference",
-        "interval",
-        "by case",
-        "p (Holm)",
-        "verdict",
+    return Table("comparisons", caption, _COLUMNS, tuple(rows))
+
+
+def _cells(entry: dict[str, Any]) -> tuple[Cell, ...]:
+    score = SCORES[entry["metric"]]
+    mean, low, high = (entry["difference"][key] for key in ("mean", "low", "high"))
+    sizes = [] if mean is None else [mean]
+    sizes += [] if low is None or high is None else [high - low]
+    decimals = choose_decimals(score, sizes) + score.percent
+    bounds = (entry["clustered"]["low"], entry["clustered"]["high"])
+    chance = None if entry["improvement"] is None else 100 * entry["improvement"]
+    return (
+        Cell(f"{entry['reference']} {_ARROW} {entry['candidate']}"),
+        Cell(entry["candidate"], style="code"),
+        Cell(entry["reference"], style="code"),
+        Cell(f"{score.heading} {score.arrow}", style="metric"),
+        Cell(format_score(score, mean, decimals, signed=True)),
+        Cell(format_interval(score, low, high, decimals, signed=True)),
+        Cell(format_interval(score, *bounds, decimals, signed=True)),
+        Cell(f"{format_number(chance, 0)} %"),
+        Cell(format_number(entry["p_holm"], 3)),
+        Cell(entry["verdict"], style=f"badge {entry['verdict'].replace(' ', '-')}"),
     )
-    return StudyTable("comparisons", caption, head, rows)
 
 
-def _panel(column: Column, found: list[dict[str, Any]], pairs: list[tuple[str, str]]) -> tuple[str, list[Difference]]:
-    by_pair = {(e["reference"], e["candidate"]): e for e in found if e["metric"] == column.key}
-    told = [_difference(column, by_pair.get(pair), pair) for pair in pairs]
-    return f"{column.heading} {column.arrow}", told
+def _panel(score: Score, found: list[dict[str, Any]], pairs: list[tuple[str, str]]) -> tuple[str, list[Difference]]:
+    by_pair = {(e["reference"], e["candidate"]): e for e in found if e["metric"] == score.key}
+    return f"{score.heading} {score.arrow}", [_difference(score, by_pair.get(pair), pair) for pair in pairs]
 
 
-def _difference(column: Column, entry: dict[str, Any] | None, pair: tuple[str, str]) -> Difference:
-    """A difference in the unit of its column; NaN where it could not be computed."""
+def _difference(score: Score, entry: dict[str, Any] | None, pair: tuple[str, str]) -> Difference:
+    """A difference in the unit of its score; NaN where it could not be computed."""
     bounds = (entry or {}).get("difference", {})
-    known = {key: np.nan if value is None else column.shown(value) for key, value in bounds.items()}
+    known = {key: np.nan if value is None else score.shown(value) for key, value in bounds.items()}
     value, low, high = (known.get(key, np.nan) for key in ("mean", "low", "high"))
     verdict = entry["verdict"] if entry else "within noise"
     return Difference(f"{pair[1]} {MINUS} {pair[0]}", value, low, high, verdict)
-
-
-def _comparison_row(entry: dict[str, Any]) -> dict[str, Any]:
-    column = COLUMN[entry["metric"]]
-    values = [entry["difference"][key] for key in ("mean", "low", "high")]
-    width = [values[2] - values[1]] if None not in values else []
-    decimals = choose_decimals(column, [value for value in values[:1] if value is not None] + width) + column.percent
-    mean, low, high = (format_metric(column, value, decimals, signed=True) for value in values)
-    wide = [format_metric(column, entry["clustered"][key], decimals, signed=True) for key in ("low", "high")]
-    return {
-        **entry,
-        "column": column,
-        "mean": mean,
-        "value": entry["difference"]["mean"],
-        "interval": f"[{low}, {high}]",
-        "clustered_interval": f"[{', '.join(wide)}]",
-        "chance": format_number(None if entry["improvement"] is None else 100 * entry["improvement"], 0),
-        "p": format_number(entry["p_holm"], 3),
-    }

@@ -1,50 +1,68 @@
 """Sections drawn from bin and band tables: reliability diagrams, calibration by distance to the boundary."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
+from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.experiment.results import Results
 from lightning_calib.functional.binning import BinTable
-from lightning_calib.report.columns import COLUMN, format_metric
+from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.figures import BandProfile, Reliability, band_figure, reliability_figure
-from lightning_calib.report.inputs import Inputs, MissingInput
+from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.numbers import format_score
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.report.tables import Row
 
 BINS = 15  # of the average calibration error, so that the diagram shows what that figure sums up
 
 
-def contrasted(inputs: Inputs) -> dict[str, str]:
-    """Pipelines that curves contrast, with their roles: those of the paper, then the recommended one."""
-    pipeline = inputs.recommended
-    roles = {
-        "identity(p0)": "single model",
-        inputs.uncalibrated(pipeline): "uncalibrated",
-        inputs.best("ace", lambda row: row.calibrated): "lowest ACE",
-        inputs.best("ace", _keeps_order): "lowest ACE, order preserving",
-        str(pipeline): "recommended",
-    }
+def contrasted(inputs: Inputs, bins: int = BINS) -> dict[str, str]:
+    """Pipelines that curves contrast, with their roles: those of the paper, then the recommended one.
+
+    The paper's are the single model, the pipeline with the lowest ACE, the ensemble pooled as that one is but not
+    calibrated, and the one with the lowest ACE among those that preserve the order. Pipelines that lack a repeat
+    are passed over where others have all.
+    """
+    parsed = {name: PipelineName.parse(name) for name in inputs.scored}
+    rivals = [name for name in parsed if parsed[name].calibrator != "identity"]
+    rivals = [name for name in rivals if name not in inputs.notes] or rivals
+    aces = {name: mean_ace(inputs.results, name, bins) for name in rivals}
+    best = min(aces, key=lambda name: aces[name], default=None)
+    keeping = min((n for n in aces if parsed[n].preserves == "order"), key=lambda name: aces[name], default=None)
+    wanted = (
+        ("identity(p0)", "single model"),
+        (best and inputs.uncalibrated(parsed[best]), "uncalibrated ensemble"),
+        (best, "lowest ACE"),
+        (keeping, "lowest ACE, order preserving"),
+        (inputs.uncalibrated(inputs.recommended), "recommended pooling, uncalibrated"),
+        (str(inputs.recommended), "recommended"),
+    )
     told: dict[str, str] = {}
-    for name, role in roles.items():
-        if name in inputs.scored and name not in told:
-            told[name] = role
-    if not told:
-        raise MissingInput("No pipeline has scores in this run.")
+    for name, role in wanted:
+        if name in parsed:
+            told.setdefault(name, role)
     return told
 
 
-def _keeps_order(row: Row) -> bool:
-    return row.calibrated and row.pipeline.preserves == "order"
+def mean_ace(results: Results, pipeline: str, bins: int = BINS) -> float:
+    """ACE, averaged over the repeats that have scores."""
+    held = [r for r in results.repeats if results.cases_of(r, pipeline)]
+    return float(np.mean([results.average_calibration_error(r, pipeline, bins) for r in held]))
 
 
-def reliability(inputs: Inputs) -> Section:
+def curve_of(results: Results, pipeline: str, label: str, bins: int = BINS) -> Reliability:
+    """The curve of a pipeline over all test voxels of all repeats."""
+    held = [r for r in results.repeats if results.cases_of(r, pipeline)]
+    return pooled_curve(label, [results.bin_table(r, pipeline, bins) for r in held])
+
+
+def reliability(inputs: Inputs, bins: int = BINS) -> Section:
     """Reliability diagrams of the contrasted pipelines."""
     curves = []
-    for name, role in contrasted(inputs).items():
-        repeats = inputs.repeats_of(name)
-        tables = [inputs.results.bin_table(r, name, BINS) for r in repeats]
-        ace = float(np.mean([inputs.results.average_calibration_error(r, name) for r in repeats]))
-        label = f"{name}, {role} (ACE {format_metric(COLUMN['ace'], ace)})"
-        curves.append(pooled_curve(label, tables))
+    for name, role in contrasted(inputs, bins).items():
+        ace = format_score(SCORES["ace"], mean_ace(inputs.results, name, bins))
+        curves.append(curve_of(inputs.results, name, f"{name}, {role} (ACE {ace})", bins))
     caption = (
         "How often voxels of a given confidence are right. On the dashed line confidences can be taken at their "
         "word; below it the model is too confident. Underneath: the share of voxels at each confidence, "
@@ -53,12 +71,13 @@ def reliability(inputs: Inputs) -> Section:
     return Section(
         "reliability",
         "Reliability",
-        "Does a confidence of 80 % mean that 80 % are right? All test voxels of all repeats, in 15 bins of confidence.",
-        pictures=(Picture("reliability", reliability_figure(curves), caption),),
+        "Does a confidence of 80 % mean that 80 % are right? All test voxels of all repeats, in "
+        f"{bins} bins of confidence.",
+        (Picture("reliability", reliability_figure(curves), caption),),
     )
 
 
-def pooled_curve(label: str, tables: list[BinTable]) -> Reliability:
+def pooled_curve(label: str, tables: Sequence[BinTable]) -> Reliability:
     """One curve from the tables of several repeats.
 
     Example:
@@ -85,14 +104,15 @@ def bands(inputs: Inputs) -> Section:
         "bands",
         "Calibration near boundaries",
         "Errors gather where one class meets another: is the model honest about it there?",
-        pictures=(Picture("bands", band_figure(profiles, edges), caption),),
+        (Picture("bands", band_figure(profiles, edges), caption),),
     )
 
 
 def _profile(inputs: Inputs, name: str, role: str) -> BandProfile:
     """Means over all voxels of a band, all repeats and cases together."""
     tables = [inputs.results.band_table(r, name) for r in inputs.repeats_of(name)]
-    count = torch.stack([table.voxels.sum(dim=0) for table in tables]).sum(dim=0).double()
-    errors = torch.stack([table.errors.sum(dim=0) for table in tables]).sum(dim=0)
-    uncertainty = torch.stack([table.uncertainty.sum(dim=0) for table in tables]).sum(dim=0)
+    count, errors, uncertainty = (
+        torch.stack([getattr(table, key).sum(dim=0) for table in tables]).sum(dim=0).double()
+        for key in ("voxels", "errors", "uncertainty")
+    )
     return BandProfile(f"{name}, {role}", (uncertainty / count).numpy(), (errors / count).numpy())

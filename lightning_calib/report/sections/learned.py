@@ -14,11 +14,12 @@ from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, 
 from lightning_calib.report.figures import temperature_figure
 from lightning_calib.report.heatmaps import Matrix, matrix_figure, without_common_part
 from lightning_calib.report.inputs import Inputs, MissingInput
-from lightning_calib.report.map_figures import local_temperature_figure
-from lightning_calib.report.maps import case_maps
+from lightning_calib.report.map_figures import scalar_figure
+from lightning_calib.report.maps import case_plane
 from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.sections.pictures import spread_cases
+from lightning_calib.report.style import SEQUENTIAL
 
 _NO_CHANGE = 1e-4  # of a temperature
 MAX_EXPERTS = 12  # matrices of a conditional calibrator that are shown
@@ -132,7 +133,7 @@ def _temperature_maps(inputs: Inputs) -> Picture | None:
         found = inputs.fitted(str(pipeline)) if inputs.store is not None else None
         if found is not None and (maps := _maps_of(inputs, pipeline, *found)):
             caption = f"Temperatures that {pipeline} predicts for each voxel, from the hardest to the easiest case."
-            return Picture("temperature-maps", local_temperature_figure(maps), caption, wide=True)
+            return Picture("temperature-maps", scalar_figure(maps, SEQUENTIAL, "temperature"), caption, wide=True)
     return None
 
 
@@ -141,7 +142,7 @@ def _maps_of(
 ) -> list[tuple[str, NDArray[np.float64]]]:
     """Titles and temperature maps; empty for a calibrator that stayed at the identity."""
     cases = spread_cases(inputs, repeat, pipeline)
-    shown = [case_maps(inputs.outputs[case], pipeline.pooling, calibrator) for case in cases]
+    shown = [case_plane(inputs.cases(pipeline.pooling), case, calibrator) for case in cases]
     maps = [(case.title, case.temperature) for case in shown if case.temperature is not None]
     moved = any(np.nanmax(np.abs(temperature - 1)) > _NO_CHANGE for _, temperature in maps)
     return maps if moved else []

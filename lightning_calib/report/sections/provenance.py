@@ -24,7 +24,7 @@ def provenance(inputs: Inputs) -> Section:
         "folder": str(inputs.results.folder),
     }
     lead = "The same settings and versions on the same outputs give the same numbers."
-    return Section("provenance", "How it was made", lead, "provenance.html", data=data)
+    return Section("provenance", "How it was made", lead, template="provenance.html", data=data)
 
 
 def _facts(inputs: Inputs) -> list[tuple[str, str]]:

@@ -8,14 +8,13 @@ import numpy as np
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.recommend import doubt
 from lightning_calib.experiment.statistics import PAIRED_REPLICATES, Interval
-from lightning_calib.report.columns import COLUMN, Column, choose_decimals, format_metric
+from lightning_calib.kit.tables import Cell, Column, Row, Table
+from lightning_calib.metrics.score import SCORES, Score, main_scores
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs
-from lightning_calib.report.numbers import plural
+from lightning_calib.report.numbers import choose_decimals, format_interval, format_score, plural
 from lightning_calib.report.section import Section
-from lightning_calib.report.tables import BLOCK_TITLES
 
-HEADLINE_METRICS = ("nll", "ece", "ba_ece", "dice", "flip")
 _CONSTRAINTS = {
     "order": "the order of all classes must stay",
     "argmax": "the segmentation must stay",
@@ -27,7 +26,7 @@ def headline(inputs: Inputs) -> Section:
     """Which pipeline to deploy, what it gains, and how sure that is."""
     choice = inputs.recommendation
     pipeline = PipelineName.parse(choice["pipeline"])
-    gains = [gain for key in HEADLINE_METRICS if (gain := _gain(inputs, str(pipeline), COLUMN[key])) is not None]
+    gains = [gain for score in headline_scores() if (gain := _gain(inputs, str(pipeline), score)) is not None]
     data = {
         "pipeline": pipeline,
         "explanation": explain(pipeline),
@@ -36,41 +35,44 @@ def headline(inputs: Inputs) -> Section:
         "gains": gains,
         "sentence": _sentence(gains, pipeline, inputs),
         "trust": _trust(inputs, choice),
-        "others": _others(inputs),
-        "notes": inputs.notes,
     }
-    return Section("answer", "The answer", template="headline.html", data=data)
+    return Section("answer", "The answer", tables=(_others(inputs),), template="headline.html", data=data)
 
 
-def _gain(inputs: Inputs, name: str, column: Column) -> dict[str, Any] | None:
+def headline_scores() -> list[Score]:
+    """Scores that tell what calibration gains: those that are compared, and what it costs in flips."""
+    return [score for score in main_scores() if score.compared or score.key == "flip"]
+
+
+def _gain(inputs: Inputs, name: str, score: Score) -> dict[str, Any] | None:
     """A metric before and after calibration, with the paired difference over the repeats that both have."""
     baseline = inputs.uncalibrated(PipelineName.parse(name))
     shared = [r for r in inputs.repeats_of(name) if r in inputs.repeats_of(baseline)]
     if not shared:
         return None
-    before, after = (inputs.results.scores(pipeline, column.key) for pipeline in (baseline, name))
+    before, after = (inputs.results.scores(pipeline, score.key) for pipeline in (baseline, name))
     tables = [np.stack([before[r], after[r], after[r] - before[r]], axis=1) for r in shared]
-    return _told_gain(column, *inputs.results.intervals(tables, shared, PAIRED_REPLICATES))
+    return _told_gain(score, *inputs.results.intervals(tables, shared, PAIRED_REPLICATES))
 
 
-def _told_gain(column: Column, before: Interval, after: Interval, change: Interval) -> dict[str, Any]:
-    decimals = choose_decimals(column, [before.mean, after.mean])
-    low, high = (format_metric(column, bound, decimals, signed=True) for bound in (change.low, change.high))
+def _told_gain(score: Score, before: Interval, after: Interval, change: Interval) -> dict[str, Any]:
+    decimals = choose_decimals(score, [before.mean, after.mean])
+    interval = format_interval(score, change.low, change.high, decimals, signed=True)
     sure = change.low > 0 or change.high < 0
-    better = (change.mean < 0) == (column.better == "lower")
+    better = (change.mean < 0) == (score.better == "lower")
     return {
-        "column": column,
-        "before": format_metric(column, before.mean, decimals),
-        "after": format_metric(column, after.mean, decimals),
-        "change": format_metric(column, change.mean, decimals, signed=True),
-        "interval": f"[{low}, {high}]" if change.low != change.high else "",
+        "score": score,
+        "before": format_score(score, before.mean, decimals),
+        "after": format_score(score, after.mean, decimals),
+        "change": format_score(score, change.mean, decimals, signed=True),
+        "interval": interval if change.low != change.high else "",
         "verdict": "unchanged" if change.mean == 0 else "unclear" if not sure else "better" if better else "worse",
     }
 
 
 def _sentence(gains: Sequence[dict[str, Any]], pipeline: PipelineName, inputs: Inputs) -> str:
     """The headline in one sentence."""
-    told = {gain["column"].key: gain for gain in gains}
+    told = {gain["score"].key: gain for gain in gains}
     if pipeline.calibrator == "identity":
         return "No calibrator that qualifies had a lower NLL on val than the ensemble as it is: leave it so."
     if "ece" not in told:
@@ -91,8 +93,8 @@ def _change(gain: dict[str, Any]) -> str:
 
 def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     """How far the choice can be trusted, in sentences."""
-    nll = COLUMN["nll"]
-    regret = {key: format_metric(nll, choice["regret"][key], 4) for key in ("mean", "low", "high")}
+    nll = SCORES["nll"]
+    regret = {key: format_score(nll, choice["regret"][key], 4) for key in ("mean", "low", "high")}
     repeats, rivals = len(inputs.results.repeats), len(choice["val_nll"])
     told = [
         f"Chosen on val by the lowest NLL among {plural(rivals, 'pipeline')} that qualified; "
@@ -114,34 +116,28 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     return told
 
 
-def _others(inputs: Inputs) -> list[dict[str, Any]]:
+def _others(inputs: Inputs) -> Table:
     """The choice under each constraint, side by side."""
-    told = []
+    chosen = headline_scores()
+    rows = []
     for constraint, meaning in _CONSTRAINTS.items():
         choice = inputs.results.summary["recommendation"].get(constraint)
-        entry: dict[str, Any] = {"constraint": meaning, "pipeline": None, "mine": constraint == inputs.preserve}
+        cells = [Cell(meaning), Cell("no pipeline with scores in all repeats qualifies"), *(Cell() for _ in chosen)]
         if choice is not None:
-            scores = {key: choice["test"].get(key, {}).get("mean") for key in HEADLINE_METRICS}
-            told_scores = {key: format_metric(COLUMN[key], value, _decimals(key)) for key, value in scores.items()}
-            entry |= {"pipeline": choice["pipeline"], "scores": told_scores}
-        told.append(entry)
-    return told
-
-
-def _decimals(key: str) -> int:
-    return 2 if key == "flip" else COLUMN[key].decimals
+            means = ((score, choice["test"].get(score.key, {}).get("mean")) for score in chosen)
+            told = (Cell(format_score(score, mean, score.decimals + (score.key == "flip"))) for score, mean in means)
+            cells = [Cell(meaning), Cell(choice["pipeline"], style="code"), *told]
+        rows.append(Row(tuple(cells), style="mine" if constraint == inputs.preserve else ""))
+    heads = (Column(score.heading, arrow=score.arrow) for score in chosen)
+    return Table("demands", "", (Column("If …", left=True), Column("deploy", left=True), *heads), tuple(rows))
 
 
 def scores(inputs: Inputs) -> Section:
     """The main table."""
     table = inputs.table
-    data = {
-        "table": table,
-        "blocks": BLOCK_TITLES,
-        "explain": explain,
-        "recommended": inputs.deployed,
-    }
-    repeats = plural(len(inputs.results.repeats), "repeat")
-    lead = f"Test scores on {table.dataset}, averaged over cases and over {repeats}, in the blocks of the paper."
+    keys = {column.key for column in table.columns}
+    data = {"scores": [score for score in main_scores() if score.key in keys]}
+    repeats, dataset = plural(len(inputs.results.repeats), "repeat"), inputs.results.dataset["name"]
+    lead = f"Test scores on {dataset}, averaged over cases and over {repeats}, in the blocks of the paper."
     notices = tuple(f"{name}: {note}" for name, note in inputs.notes.items())
-    return Section("scores", "All pipelines", lead, "scores.html", notices=notices, data=data)
+    return Section("scores", "All pipelines", lead, (), (table,), notices, "scores.html", data)
