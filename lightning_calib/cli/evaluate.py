@@ -8,12 +8,13 @@ from pytorch_lightning import Trainer
 
 from lightning_calib.calibrators import Identity, PipelineName, load_calibrator, read_header
 from lightning_calib.cli.fitted import TRAINER, find_split
+from lightning_calib.experiment.jobs import evaluate_cases
 from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import plain, write_json
 from lightning_calib.outputs.store import OutputStore
-from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
-from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
+from lightning_calib.outputs.stored import Outside
+from lightning_calib.tasks.evaluation import Evaluated
 
 Scores = dict[str, float]
 
@@ -51,15 +52,11 @@ def evaluate(
             f"{calibrator} is for {module.num_classes} classes, {outputs} has {store.manifest.num_classes}"
         )
     case_ids = list(store.case_ids) if part == "all" else list(getattr(find_split(calibrator, split), part))
-    stored = StoredOutputsDataModule(
-        store, pooling or fitted_pooling(calibrator), cal=case_ids, val=0, test=0, outside=outside, cache=cache
-    )
-    task = EvaluationTask(
-        {"calibrated": module, "uncalibrated": Identity(module.num_classes)}, stored.ignore_index, stored.background
-    )
-    trainer.test(task, stored.case_dataloader("cal", distances=True), verbose=False)
-    found = {label: each.figures() for label, each in task.evaluated.items()}
-    ious = {label: class_ious(each, store) for label, each in task.evaluated.items()}
+    both = {"calibrated": module, "uncalibrated": Identity(module.num_classes)}
+    pooled = pooling or fitted_pooling(calibrator)
+    evaluated = evaluate_cases(both, store, pooled, case_ids, trainer, outside, cache)
+    found = {label: each.figures() for label, each in evaluated.items()}
+    ious = {label: class_ious(each, store) for label, each in evaluated.items()}
     facts = {"calibrator": str(calibrator), "outputs": str(outputs), "part": part, "cases": len(case_ids)}
     facts |= {"scores": found["calibrated"], "uncalibrated": found["uncalibrated"]}
     facts |= {"class_iou": ious["calibrated"], "uncalibrated_class_iou": ious["uncalibrated"]}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.cli.run import quiet
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.experiment.results import Results
+from lightning_calib.kit.noise import quiet
 from lightning_calib.report.build import build_report
 from lightning_calib.report.studies import STUDIES
 from lightning_calib.studies.base import Study

@@ -1,7 +1,7 @@
 """What an experiment's jobs do, wherever they run: search and fit a pipeline, or score all pipelines of a pooling."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,18 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers.logger import Logger
 
+from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import load_calibrator
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.journal import Journal
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.search import SearchResult, search
 from lightning_calib.experiment.tracking import JOURNALS
+from lightning_calib.functional.pooling import Pooling
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.tasks.calibration import MAX_EPOCHS, CalibrationTask
-from lightning_calib.tasks.evaluation import EvaluationTask
+from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
 
 _QUIET = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
@@ -125,6 +129,32 @@ def evaluation_job(work: Work, job: EvaluationJob) -> None:
     trainer.test(task, data, verbose=False)
     for fit in job.fits:
         records.add_timing(work.folder(fit), evaluation_pass=time.perf_counter() - started)
+
+
+def evaluate_cases(
+    calibrators: Mapping[str, Calibrator],
+    store: OutputStore,
+    pooling: Pooling,
+    case_ids: Sequence[str],
+    trainer: Trainer,
+    outside: Outside = "exclude",
+    cache: bool = True,
+) -> dict[str, Evaluated]:
+    """Scores of calibrators on some cases of a store, one pass for all of them.
+
+    Args:
+        calibrators: fitted calibrators by a label.
+        store: the frozen outputs.
+        pooling: how their members are pooled.
+        case_ids: which cases.
+        trainer: where to; one process, or its result is to be read in each.
+        outside: what voxels count as that were never predicted.
+        cache: keep pooled maps and distances on disk beside the store.
+    """
+    data = StoredOutputsDataModule(store, pooling, cal=list(case_ids), val=0, test=0, outside=outside, cache=cache)
+    task = EvaluationTask(calibrators, data.ignore_index, data.background)
+    trainer.test(task, data.case_dataloader("cal", distances=True), verbose=False)
+    return task.evaluated
 
 
 class WriteEvaluation(Callback):

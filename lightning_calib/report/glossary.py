@@ -1,6 +1,7 @@
 """The words of the report, each explained in one sentence."""
 
 from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.calibrators.registry import CALIBRATORS
 
 TERMS: dict[str, str] = {
     "voxel": "One point of an image or volume: a pixel, or its counterpart in 3D.",

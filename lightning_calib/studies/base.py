@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
 from lightning_calib.executors.base import Executor
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.evaluation import TestCase
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import Row, read_rows, write_rows
 from lightning_calib.functional.pooling import Pooling
@@ -132,7 +131,7 @@ class Study(ABC):
     def fitted_repeats(self, pipeline: str) -> list[int]:
         """Repeats in which a pipeline was fitted."""
         fits = ((r, self.results.fit(r, pipeline)) for r in self.results.repeats)
-        return [r for r, fit in fits if fit is not None and fit["status"] == "ok"]
+        return [r for r, fit in fits if fit is not None and fit.ok]
 
     def calibrator(self, repeat: int, pipeline: str) -> Calibrator:
         """A fitted calibrator."""
@@ -277,10 +276,3 @@ def _write_part(compute: Callable[[Job], list[Row]], kind: type[Row], part: tupl
     rows = compute(job)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_rows(path, rows, kind)
-
-
-def read_cases(cases: StoredCases, case_ids: Sequence[str]) -> Iterator[TestCase]:
-    """Pooled cases with their distances, in order."""
-    for case_id in case_ids:
-        logits, target = cases.read(case_id)
-        yield TestCase(case_id, logits[None], target[None], cases.distance(case_id)[None])

@@ -20,7 +20,7 @@ from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import MINUS, format_count, format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.sections.pictures import SHOWN, flip_picture, flip_shares
-from lightning_calib.studies.base import Pass, Pipelines, Study, read_cases
+from lightning_calib.studies.base import Pass, Pipelines, Study
 
 _PAPER = "ms(z)"  # whose flips the paper shows
 
@@ -91,7 +91,7 @@ class Flips(Study):
         flipping = [
             name
             for name in results.pipelines
-            if any(row.flip > 0 for r in results.repeats for row in results.cases_of(r, name))
+            if any(row.score("flip") > 0 for r in results.repeats for row in results.cases_of(r, name))
         ]
         names = () if pipelines is None and not flipping else self.names(pipelines, flipping)
         rows = self.tabulate(self.passes(names, str(BANDS)), partial(flip_rows, self), FlipRow)
@@ -128,13 +128,15 @@ def flip_rows(study: Study, job: Pass) -> list[FlipRow]:
     """Flips of every case, pipeline and band of a pass."""
     cases, rows = study.cases(job.pooling), []
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
-    for case in read_cases(cases, job.case_ids):
-        counted = case.target[0] != cases.ignore_index
-        before, target, distance = (x[0][counted] for x in (winning_class(case.logits), case.target, case.distance))
+    for case_id in job.case_ids:
+        logits, labels = cases.read(case_id)
+        counted = labels != cases.ignore_index
+        before, target = winning_class(logits[None])[0][counted], labels[counted]
+        distance = cases.distance(case_id)[counted]
         for name, calibrator in calibrators.items():
-            after = winning_class(calibrator(case.logits))[0][counted]
+            after = winning_class(calibrator(logits[None]))[0][counted]
             table = band_counts(target, before, after, distance)
-            rows += [FlipRow(job.repeat, name, case.case_id, k, *row) for k, row in enumerate(table.tolist()) if row[0]]
+            rows += [FlipRow(job.repeat, name, case_id, k, *row) for k, row in enumerate(table.tolist()) if row[0]]
     return rows
 
 

@@ -2,14 +2,13 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment import layout, records
-from lightning_calib.experiment.plan import Protocol
+from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.run import run_protocol
 from lightning_calib.kit.tables import Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.studies.base import Study
@@ -17,21 +16,21 @@ from lightning_calib.studies.scores import ScoreRow, change_rows, interval_text,
 
 
 class RerunStudy(Study):
-    """A study that runs the protocol again under other settings, and compares on the same test cases."""
+    """A study that runs the experiment again under other settings, and compares on the same test cases."""
 
-    def changed(self, names: Sequence[str], trials: int | None, **changes: Any) -> Protocol:
-        """The run's protocol for some pipelines, with settings changed; ``trials`` where they are not None."""
-        settings = self.results.settings | ({} if trials is None else {"trials": trials})
-        own = {entry.name: settings[entry.name] for entry in fields(Protocol) if entry.name in settings}
-        return Protocol(**(own | {"outputs": str(self.store.path), "pipelines": list(names)} | changes))
+    def changed(self, names: Sequence[str], trials: int | None, **changes: Any) -> Experiment:
+        """The experiment for some pipelines, with settings changed; ``trials`` where they are not None."""
+        more = {} if trials is None else {"trials": trials}
+        return Experiment.of_settings(
+            self.results.settings, outputs=str(self.store.path), pipelines=list(names), **more, **changes
+        )
 
-    def rerun(self, label: str, protocol: Protocol) -> Results:
-        """Results of a changed protocol in the folder ``label``; goes on where an earlier call stopped."""
-        folder = self.folder / label
-        take_over(self.results, folder, protocol)
-        workers, start = (0, None) if self.executor is None else (self.executor.slots, self.executor.start)
-        run_protocol(protocol, folder, workers, self.display, start)
-        return Results(folder)
+    def rerun(self, label: str, experiment: Experiment) -> Results:
+        """Results of a changed experiment in the folder ``label``; goes on where an earlier call stopped."""
+        placed = replace(experiment, calibration=self.folder / label)
+        take_over(self.results, placed)
+        executor = self.executor or LocalExecutor(0, placed.threads)
+        return placed.run(executor=executor, display=self.display, logger=None)
 
     def conclude(
         self, found: Mapping[int, Results], settings: Sequence[int], reference: int, names: Sequence[str]
@@ -71,16 +70,16 @@ class RerunStudy(Study):
         return Table.of(self.name.replace("_", "-"), f"{caption} 95 % intervals in brackets.", head, body)
 
 
-def take_over(results: Results, folder: Path, protocol: Protocol) -> int:
-    """Copy fits and scores of the run that a protocol asks for, too.
+def take_over(results: Results, experiment: Experiment) -> int:
+    """Copy fits and scores of a run that another experiment asks for, too.
 
     Returns:
         Number of fits taken over.
     """
     copied = 0
-    for task in protocol.tasks:
-        source, target = (layout.job_folder(root, task.repeat, task.pipeline) for root in (results.folder, folder))
-        wanted = protocol.fit_hash(task)
+    for job in experiment.jobs:
+        source, target = (layout.job_folder(root, job.repeat, job.name) for root in (results.folder, experiment.folder))
+        wanted = experiment.fit_hash(job)
         if records.fit_done(source, wanted) and not records.fit_done(target, wanted):
             shutil.copytree(source, target, dirs_exist_ok=True)
             copied += 1

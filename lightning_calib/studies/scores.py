@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.statistics import Floats
-from lightning_calib.experiment.summary import SCORES as PER_CASE
-from lightning_calib.experiment.summary import main_scores
+from lightning_calib.experiment.summary import main_scores, pooled_scores, score_array
 from lightning_calib.kit.tables import MISSING, Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.figures import MOST, Series
@@ -27,8 +25,8 @@ class ScoreRow:
         pipeline: its name.
         metric: which score.
         mean: over repeats and cases.
-        low: lower bound of the 95 % interval; of ACE the smallest repeat.
-        high: upper bound; of ACE the largest repeat.
+        low: lower bound of the 95 % interval; of pooled scores the smallest repeat.
+        high: upper bound; of pooled scores the largest repeat.
     """
 
     setting: str
@@ -41,12 +39,10 @@ class ScoreRow:
 
 def score_rows(setting: str, results: Results, names: Sequence[str]) -> list[ScoreRow]:
     """Every score of some pipelines with its bounds."""
-    held = [name for name in names if any(results.cases_of(r, name) for r in results.repeats)]
     rows = []
-    for name, scores in main_scores(results, held).items():
+    for name, scores in main_scores(results, [name for name in names if name in results.scored]).items():
         rows += [ScoreRow(setting, name, metric, *asdict(value).values()) for metric, value in scores.items()]
-        aces = [results.average_calibration_error(r, name) for r in results.repeats if results.cases_of(r, name)]
-        rows.append(ScoreRow(setting, name, "ace", float(np.mean(aces)), min(aces), max(aces)))
+        rows += [ScoreRow(setting, name, key, *own.values()) for key, own in pooled_scores(results, name).items()]
     return rows
 
 
@@ -61,23 +57,16 @@ def change_rows(setting: str, before: Results, after: Results, names: Sequence[s
     """
     rows = []
     for name in names:
-        shared = [r for r in before.repeats if before.cases_of(r, name) and after.cases_of(r, name)]
+        shared = [r for r in before.scored_repeats(name) if r in after.scored_repeats(name)]
         if not shared:
             continue
         tables = [score_array(after, r, name) - score_array(before, r, name) for r in shared]
-        found = zip(PER_CASE, before.intervals(tables, shared), strict=True)
-        rows += [ScoreRow(setting, name, metric, *asdict(value).values()) for metric, value in found]
-        aces = [after.average_calibration_error(r, name) - before.average_calibration_error(r, name) for r in shared]
-        rows.append(ScoreRow(setting, name, "ace", float(np.mean(aces)), min(aces), max(aces)))
+        found = zip(before.case_scores, before.intervals(tables, shared), strict=True)
+        rows += [ScoreRow(setting, name, score.key, *asdict(value).values()) for score, value in found]
+        for score in before.pooled_scores:
+            values = [after.pooled(r, name, score.key) - before.pooled(r, name, score.key) for r in shared]
+            rows.append(ScoreRow(setting, name, score.key, float(np.mean(values)), min(values), max(values)))
     return rows
-
-
-def score_array(results: Results, repeat: int, name: str) -> Floats:
-    """Scores of a repeat ``(cases, metrics)``, cases by id; NaN where the pipeline is missing."""
-    rows = results.cases_of(repeat, name)
-    if not rows:
-        return np.full((len(results.test_cases(repeat)), len(PER_CASE)), np.nan)
-    return np.array([[getattr(row, m) for m in PER_CASE] for row in rows], dtype=np.float64)
 
 
 def panels(

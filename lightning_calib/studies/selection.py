@@ -102,8 +102,8 @@ def selection_rows(results: Results, name: str) -> list[SelectionRow]:
     for repeat in results.repeats:
         fit, after, before = results.fit(repeat, name), results.cases_of(repeat, name), results.cases_of(repeat, plain)
         if fit and after and before:
-            promised = fit["val_nll"] - fit["identity_val_nll"]
-            penalties = [fit["hyperparameters"].get(key, float("nan")) for key in ("lam", "mu")]
+            promised = fit.val_nll - fit.identity_val_nll
+            penalties = [fit.hyperparameters.get(key, float("nan")) for key in ("lam", "mu")]
             rows.append(SelectionRow(repeat, name, promised, pooled_nll(after) - pooled_nll(before), *penalties))
     return rows
 
@@ -111,7 +111,7 @@ def selection_rows(results: Results, name: str) -> list[SelectionRow]:
 def pooled_nll(rows: Sequence[CaseRow]) -> float:
     """NLL over the voxels of all cases together, as selection sees it on ``val``."""
     voxels = np.array([row.voxels for row in rows], dtype=np.float64)
-    return float(np.array([row.nll for row in rows]) @ voxels / voxels.sum())
+    return float(np.array([row.score("nll") for row in rows]) @ voxels / voxels.sum())
 
 
 def _means(name: str, rows: Sequence[SelectionRow]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lightning_calib.datasets.corruptions import CORRUPTION, EXAMPLE, KINDS, SEVERITIES, corrupt, psnr
 from lightning_calib.experiment import layout, records
-from lightning_calib.experiment.evaluation import Facts, evaluate
+from lightning_calib.experiment.jobs import evaluate_cases, make_trainer
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import join_tables, matched_comparisons
 from lightning_calib.functional.boundary import BANDS
@@ -27,7 +27,7 @@ from lightning_calib.report.figures import series_figure
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.map_figures import image_sheet
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.studies.base import Pipelines, Study, StudyError, read_cases
+from lightning_calib.studies.base import Pipelines, Study, StudyError
 from lightning_calib.studies.scores import ScoreRow, change_rows, interval_text, panels, score_rows, score_table
 
 CLEAN = "clean"
@@ -175,15 +175,14 @@ def shifted_stores(clean: Path) -> dict[str, Path]:
 
 def shift_job(study: Shift, job: ShiftJob) -> None:
     """Score the pipelines of a job in one pass over its cases, and write their tables."""
-    store = OutputStore(job.outputs)
-    cases = study.cases(job.pooling, store)
-    facts = Facts(store.manifest.dataset, cases.ignore_index, store.manifest.background)
+    store, cases = OutputStore(job.outputs), study.results.test_cases(job.repeat)
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
-    evaluated = evaluate(read_cases(cases, study.results.test_cases(job.repeat)), calibrators, facts, job.repeat)
+    outside = study.results.settings.get("outside", "exclude")
+    evaluated = evaluate_cases(calibrators, store, job.pooling, cases, make_trainer({}, None), outside)
     for name in job.pipelines:
         folder = layout.job_folder(study.folder / job.images, job.repeat, name)
-        folder.mkdir(parents=True, exist_ok=True)
-        records.write_evaluation(folder, evaluated[name], study.hash_of(job, name))
+        facts = (store.manifest.dataset, job.repeat, name)
+        records.write_evaluation(folder, *facts, evaluated[name], study.hash_of(job, name))
 
 
 def _corruption(store: Path) -> dict[str, Any] | None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.statistics import Floats, clustered_bootstrap, intervals, point_estimate
-from lightning_calib.experiment.summary import SCORES as PER_CASE
+from lightning_calib.experiment.summary import score_array
 from lightning_calib.kit.tables import Column, Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section
 from lightning_calib.studies.base import Pipelines, Study, StudyError
-from lightning_calib.studies.scores import ScoreRow, interval_text, score_array, score_table
+from lightning_calib.studies.scores import ScoreRow, interval_text, score_table
 
 _GAINS = ("nll", "ece", "ba_ece", "dice")
 Places = Mapping[int, list[int]]  # by repeat, the places of cases in its sorted list of test cases
@@ -77,7 +77,8 @@ class Subsets(Study):
         clusters = [[self.results.clusters(r)[n] for n in places[r]] for r in held]
         seed = int(self.results.settings["seed"])
         found = intervals(point_estimate(parts), clustered_bootstrap(parts, clusters, seed=seed))
-        return [ScoreRow(subset, name, metric, *asdict(v).values()) for metric, v in zip(PER_CASE, found, strict=True)]
+        values = zip(self.results.case_scores, found, strict=True)
+        return [ScoreRow(subset, name, score.key, *asdict(value).values()) for score, value in values]
 
     def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
         """Scores and gains, subset by subset."""

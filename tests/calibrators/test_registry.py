@@ -5,6 +5,8 @@ import sys
 
 import pytest
 import torch
+from lightning_calib.report.table_files import latex_name
+from lightning_calib.report.tables import main_table
 from torch import nn
 
 from lightning_calib.calibrators import (
@@ -23,8 +25,6 @@ from lightning_calib.calibrators.registry import registered_name
 from lightning_calib.kit.registry import restore, snapshot
 from lightning_calib.report.glossary import explain
 from lightning_calib.report.html import render
-from lightning_calib.report.table_files import latex_name
-from lightning_calib.report.tables import main_table
 from tests.calibrators.strangers import BiasOnly
 
 MODULE = '''

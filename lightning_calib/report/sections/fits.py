@@ -1,10 +1,10 @@
 """The section on the fits: what each solver says about its result, and how long it took."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.calibrators.registry import build
+from lightning_calib.experiment.records import FitRecord
 from lightning_calib.kit.tables import MISSING, Cell, Column, Row, Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.glossary import TERMS
@@ -42,15 +42,17 @@ def certificates(inputs: Inputs) -> Section:
     return Section("fits", "Fits and timings", lead, tables=(Table("fits", caption, _COLUMNS, rows),))
 
 
-def _row(inputs: Inputs, name: str, fits: dict[int, dict[str, Any]]) -> Row:
+def _row(inputs: Inputs, name: str, fits: dict[int, FitRecord]) -> Row:
     """A pipeline over all repeats; errors and the solver's notes below."""
-    done = [fit for fit in fits.values() if fit["status"] == "ok"]
-    certificates = [fit.get("certificate") or {} for fit in done]
+    done = [fit for fit in fits.values() if fit.ok]
+    certificates = [fit.certificate for fit in done]
     gradients = [c["gradient_norm"] for c in certificates if c.get("gradient_norm") is not None]
     times = (inputs.results.timing(r, name) or {} for r in fits)
     seconds = [own["fit"] for own in times if "fit" in own]
     calibrated = PipelineName.parse(name).calibrator != "identity"
-    before, after = (_joined(format_score(SCORES["nll"], fit.get(f"{key}val_nll")) for fit in done) for key in _WHEN)
+    before, after = (
+        _joined(format_score(SCORES["nll"], getattr(fit, f"{key}val_nll")) for fit in done) for key in _WHEN
+    )
     cells = (
         Cell(name, style="code"),
         Cell(_parameters(inputs, name)),
@@ -63,7 +65,7 @@ def _row(inputs: Inputs, name: str, fits: dict[int, dict[str, Any]]) -> Row:
         Cell(after),
         Cell(format_seconds(sum(seconds) if seconds else None), sum(seconds)),
     )
-    details = [_failure(r, fit["error"]) for r, fit in fits.items() if fit["status"] != "ok"]
+    details = [_failure(r, fit.error or "") for r, fit in fits.items() if not fit.ok]
     note = "; ".join(message for message, _ in details)
     if warnings := list(dict.fromkeys(w for c in certificates for w in c.get("warnings", ()))):
         details.append((f"{plural(len(warnings), 'note')} of the solver", "\n".join(warnings)))
@@ -89,11 +91,11 @@ def _parameters(inputs: Inputs, name: str) -> str:
     return f"{format_count(calibrator.num_optimized)} / {format_count(calibrator.num_identifiable)}"
 
 
-def _told(fit: dict[str, Any], calibrated: bool) -> str:
+def _told(fit: FitRecord, calibrated: bool) -> str:
     """Hyperparameters, or that no trial was better than leaving the ensemble as it is."""
-    if calibrated and fit.get("val_nll") is not None and fit["val_nll"] == fit.get("identity_val_nll"):
+    if calibrated and fit.val_nll == fit.identity_val_nll:
         return "no trial was better than no calibration"
-    values = (fit.get("hyperparameters") or {}).items()
+    values = fit.hyperparameters.items()
     return ", ".join(f"{k} {format_scientific(v) if isinstance(v, float) else v}" for k, v in values)
 
 

@@ -58,7 +58,7 @@ def spread_cases(inputs: Inputs, repeat: int, pipeline: PipelineName) -> list[st
     """A hard, a typical and an easy test case by the NLL of the uncalibrated ensemble; fewer where there are fewer."""
     baseline = inputs.results.cases_of(repeat, inputs.uncalibrated(pipeline))
     rows = baseline or inputs.results.cases_of(repeat, str(pipeline))
-    ranked = [row.case for row in sorted(rows, key=lambda row: -row.nll)]
+    ranked = [row.case for row in sorted(rows, key=lambda row: -row.score("nll"))]
     return [ranked[place] for place in _spread(len(ranked), SHOWN)]
 
 
@@ -70,7 +70,7 @@ def _spread(length: int, most: int) -> list[int]:
 def flips(inputs: Inputs) -> Section:
     """The pipeline that flips most, on its worst cases, and the balance of every pipeline that flips."""
     rows = {name: _rows(inputs, name) for name in inputs.scored}
-    changed = {name: found for name, found in rows.items() if any(row.flip > 0 for row in found)}
+    changed = {name: found for name, found in rows.items() if any(row.score("flip") > 0 for row in found)}
     if not changed:
         return Section(
             "flip-maps", "Flips", "No pipeline of this run changed the predicted class of a single test voxel."
@@ -101,8 +101,8 @@ def _rows(inputs: Inputs, name: str) -> list[CaseRow]:
 
 def _balance(name: str, rows: list[CaseRow]) -> list[str | Cell]:
     """Flip rate of a pipeline and the shares of harmful, beneficial and neutral flips."""
-    counts = {kind: sum(getattr(row, kind) for row in rows) for kind in FLIP_KINDS}
-    rate = format_score(SCORES["flip"], float(np.mean([row.flip for row in rows])), 2)
+    counts = {kind: sum(row.flips[kind] for row in rows) for kind in FLIP_KINDS}
+    rate = format_score(SCORES["flip"], float(np.mean([row.score("flip") for row in rows])), 2)
     harm = counts["harmful"] > counts["beneficial"]
     told = Cell(
         "more harm than good" if harm else "no more harm than good", style=f"badge {'worse' if harm else 'better'}"
@@ -122,8 +122,8 @@ def flip_shares(counts: Mapping[str, int]) -> list[str]:
 
 
 def _flip_picture(inputs: Inputs, changed: dict[str, list[CaseRow]]) -> Picture:
-    name = max(changed, key=lambda name: float(np.mean([row.flip for row in changed[name]])))
-    worst = sorted(changed[name], key=lambda row: -row.flip)
+    name = max(changed, key=lambda name: float(np.mean([row.score("flip") for row in changed[name]])))
+    worst = sorted(changed[name], key=lambda row: -row.score("flip"))
     caption = f"The test cases on which {name}, the pipeline with most flips, changes most voxels."
     return flip_picture(inputs, "flips", name, [(row.repeat, row.case) for row in worst], caption)
 
