@@ -40,6 +40,7 @@ def test_class_wise_tables_agree_to_the_last_bit(dtype, num_bins, voxels):
     edges = torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
     near = torch.cat([edges, edges.float().double(), edges.float().nextafter(torch.zeros(1)).double()]).to(dtype)
     probs = torch.cat([(6 * torch.randn(4, voxels, dtype=dtype)).softmax(0), near.expand(4, -1)[:, :voxels]], dim=1)
+    probs[torch.rand(probs.shape) < 0.2] = edges[1].to(dtype)  # as float32 below or above the edge, in between others
     count, sums = dense_tables(probs, num_bins)
     few, same = sparse_tables(probs.clone(), num_bins)
     assert torch.equal(few, count)
