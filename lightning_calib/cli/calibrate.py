@@ -27,7 +27,7 @@ COMMANDS: Commands = {
         "nnunet": "lightning_calib.cli.import_outputs:import_nnunet",
     },
     "doctor": "lightning_calib.cli.doctor:doctor",
-    "verify": "lightning_calib.cli.verify:verify",
+    "verify": "lightning_calib.cli.doctor:verify",
     "deploy": "lightning_calib.cli.deploy:deploy",
     "apply": "lightning_calib.cli.apply:apply",
     "export": "lightning_calib.cli.export:export",

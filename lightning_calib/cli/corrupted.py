@@ -1,6 +1,5 @@
 """Where ``train.py predict`` writes, and what it does to the images first."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from lightning_calib.cli.run_folder import RunError
 from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.corruptions import CORRUPTION, EXAMPLE, Corruption, Severity
 from lightning_calib.datasets.images import ImageDataModule
-from lightning_calib.kit.files import atomic_path, write_text
+from lightning_calib.kit.files import atomic_path, write_json
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Place:
         image, _ = data.reader()(data.splits.pool[0])
         with atomic_path(self.outputs / EXAMPLE) as aside:
             Image.fromarray(image).save(aside, format="PNG")
-        text = json.dumps(self.corruption.describe(data.pool_ids), indent=1)
-        write_text(self.outputs / CORRUPTION, text + "\n")
+        write_json(self.outputs / CORRUPTION, self.corruption.describe(data.pool_ids))
 
 
 def corrupted(data: SegmentationDataModule, outputs: Path, severity: Severity | None, seed: int = 0) -> Place:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from lightning_calib.cli.doctor import table
 from lightning_calib.outputs.doctor import examine, has_errors, record_images
@@ -48,10 +48,8 @@ def import_folder(
     member_axis: int | None = None,
     background: int | None = None,
     ignore_index: int | None = None,
-    group_regex: str | None = None,
     dataset: str | None = None,
-    keep: Keep = "members",
-    dtype: StoreDtype = "float32",
+    **store: Any,
 ) -> int:
     """Bring folders of arrays (.npy, .npz, .nii.gz) into an output store.
 
@@ -71,25 +69,16 @@ def import_folder(
         member_axis: axis of the members in each file, where one file holds them all.
         background: number of the background class, where there is one.
         ignore_index: label of voxels that count nowhere.
-        group_regex: expression whose parentheses find in a file's name what must stay together, such as "^(p[0-9]+)_".
         dataset: name of the data set; by default that of the folder around the store.
-        keep: members, or pooled for z, p and p0 in place of the members.
-        dtype: precision of the stored scores.
+        **store: see write_store.
 
     Returns:
         0, or 1 where the examination finds an error.
     """
     source = ArrayFolders(scores, representation, targets, valid, key, target_key, class_axis, member_axis)
-    return write(
-        source,
-        outputs,
-        DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, ""),
-        "log_probs" if representation == "probs" else "logits",
-        background,
-        group_regex,
-        keep,
-        dtype,
-    )
+    facts = DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, "")
+    kept: Representation = "log_probs" if representation == "probs" else "logits"
+    return write_store(outputs, source, facts, kept, background, None, **store)
 
 
 def import_nnunet(
@@ -106,9 +95,7 @@ def import_nnunet(
     device: str = "auto",
     training_images: Path | None = None,
     dataset_json: Path | None = None,
-    group_regex: str | None = None,
-    keep: Keep = "members",
-    dtype: StoreDtype = "float32",
+    **store: Any,
 ) -> int:
     """Bring nnU-Net v2 results into an output store, with folds as members.
 
@@ -130,9 +117,7 @@ def import_nnunet(
         device: cpu, cuda, or auto.
         training_images: folder of the images that the folds were trained on, to look for ones that are also here.
         dataset_json: nnU-Net's facts on the data set; by default the one beside the predictions or the model.
-        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
-        keep: members, or pooled for z, p and p0 in place of the members.
-        dtype: precision of the stored scores.
+        **store: see write_store.
 
     Returns:
         0, or 1 where the examination finds an error.
@@ -145,21 +130,11 @@ def import_nnunet(
     elif images is None:
         raise StoreError("--model needs --images, the folder of images to predict")
     else:
-        source = FoldPredictor(
-            model,
-            images,
-            targets,
-            folds,
-            checkpoint,
-            tile_step_size,
-            mirror,
-            device,
-            dataset_json,
-            trusted=trust_model_folder,
-        )
+        options = (folds, checkpoint, tile_step_size, mirror, device, dataset_json)
+        source = FoldPredictor(model, images, targets, *options, trusted=trust_model_folder)
     representation: Representation = "log_probs" if model is None else "logits"
     remembered = _images(source.case_ids, images, training_images, source.facts.file_ending)
-    return write(source, outputs, source.facts, representation, BACKGROUND, group_regex, keep, dtype, remembered)
+    return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, **store)
 
 
 Remembered = tuple[dict[str, list[Path]], list[Path]]
@@ -173,18 +148,30 @@ def _images(case_ids: Sequence[str], images: Path | None, training: Path | None,
     return {case_id: found[case_id] for case_id in case_ids if case_id in found}, files_below(training)
 
 
-def write(
-    source: Source,
+def write_store(
     outputs: Path,
+    source: Source,
     facts: DatasetFacts,
     representation: Representation,
     background: int | None,
-    group_regex: str | None,
-    keep: Keep,
-    dtype: StoreDtype,
     images: Remembered | None = None,
+    group_regex: str | None = None,
+    keep: Keep = "members",
+    dtype: StoreDtype = "float32",
 ) -> int:
-    """Write a store, examine it, and say what came out."""
+    """Write a store, examine it, and say what came out.
+
+    Args:
+        outputs: folder of the store.
+        source: where cases come from.
+        facts: what is known of the data set.
+        representation: what the source hands out.
+        background: number of the background class.
+        images: images behind the cases, and those of the training.
+        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
+        keep: members, or pooled for z, p and p0 in place of the members.
+        dtype: precision of the stored scores.
+    """
     writer = OutputWriter(
         outputs,
         facts.name,

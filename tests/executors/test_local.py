@@ -1,6 +1,7 @@
 """Jobs over processes: same threads, isolated failures, no orphans."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,15 @@ def test_no_workers_means_this_process(tmp_path):
     assert found[3].startswith("ValueError")
     assert (tmp_path / "2.txt").read_text().split()[0] == str(os.getpid())
     assert torch.get_num_threads() == before
+
+
+def test_an_interrupt_is_the_parents_business(tmp_path):
+    """A terminal sends Ctrl-C to all processes; the parent decides, and ends the workers."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert outcomes(tmp_path, [7, 1], workers=1) == {7: None, 1: None}
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_nothing_to_do_starts_nothing(tmp_path):
