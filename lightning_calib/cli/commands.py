@@ -11,7 +11,8 @@ from typing import Any
 from lightning_calib import __version__
 from lightning_calib.cli.errors import named
 
-# A command is "module:function", or "module:function()" where that gives a dictionary of commands; a dictionary holds commands below a command, and their common help as "_help".
+# A command is "module:function", or "module:function()" where that gives commands; a dictionary holds commands below
+# a command, and their common help as "_help".
 Commands = Mapping[str, "str | Commands"]
 
 

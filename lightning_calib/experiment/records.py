@@ -33,9 +33,9 @@ class FitRecord:
         error: why it failed.
     """
 
-    repeat: int
-    pipeline: str
-    settings_hash: str
+    repeat: int = 0
+    pipeline: str = ""
+    settings_hash: str = ""
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     val_nll: float = float("nan")
     identity_val_nll: float = float("nan")

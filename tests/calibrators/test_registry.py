@@ -5,8 +5,6 @@ import sys
 
 import pytest
 import torch
-from lightning_calib.report.table_files import latex_name
-from lightning_calib.report.tables import main_table
 from torch import nn
 
 from lightning_calib.calibrators import (
@@ -22,9 +20,9 @@ from lightning_calib.calibrators import (
     save_calibrator,
 )
 from lightning_calib.calibrators.registry import registered_name
-from lightning_calib.kit.registry import restore, snapshot
 from lightning_calib.report.glossary import explain
 from lightning_calib.report.html import render
+from lightning_calib.report.main_table import block_of, latex_name
 from tests.calibrators.strangers import BiasOnly
 
 MODULE = '''
@@ -87,7 +85,7 @@ def test_the_report_speaks_of_a_registered_calibrator():
     name = PipelineName.parse("bias_only(p)")
     assert explain(name) == "A bias for each class: S(z + b) on the members' mean probability."
     assert latex_name(name) == r"BIAS\_ONLY($\bar{p}$)"
-    assert [row.block for row in main_table("toy", ["bias_only(p)"], {}).rows] == ["g"]
+    assert block_of("bias_only(p)") == "g"
     assert "<code>bias_only</code></dt><dd>A bias for each class" in render("toy", [])
 
 
@@ -129,16 +127,6 @@ def test_a_file_says_which_class_it_needs(tmp_path):
     save_calibrator(path, BiasOnly(3))
     assert type(load_calibrator(path)) is BiasOnly
     assert registered_name(type("Other", (BiasOnly,), {"name": "ts"})) == f"{__name__}.Other"
-
-
-def test_other_processes_get_what_was_registered():
-    register_calibrator(BiasOnly)
-    known = [entry for entry in snapshot() if entry[0] == "lightning_calib.calibrators"]
-    CALIBRATORS.registered.clear()
-    with pytest.raises(ValueError, match="unknown calibrator 'bias_only'"):
-        build("bias_only", 3)
-    restore(known)
-    assert type(build("bias_only", 3)) is BiasOnly
 
 
 def test_names_and_descriptions_are_not_inherited():

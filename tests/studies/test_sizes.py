@@ -2,11 +2,10 @@
 
 import pytest
 
-from lightning_calib.experiment import run as benchmark
-from lightning_calib.experiment.plan import Protocol
+from lightning_calib.experiment import run as running
+from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
-from lightning_calib.experiment.run import run_protocol
 from lightning_calib.functional.pooling import pool
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore
@@ -27,8 +26,10 @@ def real(tmp_path_factory):
     """A real run: 12 cases, of which 4 calibrate and 2 validate."""
     folder = tmp_path_factory.mktemp("real")
     store = write_outputs(folder / "outputs", cases=12, members=2)
-    protocol = Protocol(str(store.path), NAMES, repeats=2, trials=2, cal=4, val=2)
-    run_protocol(protocol, folder / "calibration", workers=0, display=False)
+    experiment = Experiment(
+        str(store.path), NAMES, repeats=2, trials=2, cal=4, val=2, calibration=folder / "calibration"
+    )
+    experiment.run(workers=0, display=False, logger=None)
     return folder
 
 
@@ -43,13 +44,13 @@ def rows_of(real, name, table):
 
 def counted(monkeypatch):
     """Fits that are really made."""
-    fits, original = [], benchmark.fit_task
+    fits, original = [], running.fit_job
 
-    def fit_task(protocol, root, task):
+    def fit_job(work, job):
         fits.append((root.name, task.pipeline, task.repeat))
-        original(protocol, root, task)
+        original(work, job)
 
-    monkeypatch.setattr(benchmark, "fit_task", fit_task)
+    monkeypatch.setattr(running, "fit_job", fit_job)
     return fits
 
 
@@ -89,8 +90,10 @@ def test_an_ensemble_of_one_is_its_first_member(real, monkeypatch):
     assert {folder for folder, _, _ in fits} == {"members-1"}
     main, one = Results(real / "calibration"), Results(study(real, EnsembleSize).folder / "members-1")
     for repeat in main.repeats:
-        alone = [(row.case, row.nll, row.ece) for row in one.cases_of(repeat, "identity(z)")]
-        assert alone == [(row.case, row.nll, row.ece) for row in main.cases_of(repeat, "identity(p0)")]
+        alone = [(row.case, row.score("nll"), row.score("ece")) for row in one.cases_of(repeat, "identity(z)")]
+        assert alone == [
+            (row.case, row.score("nll"), row.score("ece")) for row in main.cases_of(repeat, "identity(p0)")
+        ]
     scores = rows_of(real, "ensemble_size", "scores.csv")
     assert scores["2", "ts(z)", "nll"].mean == pytest.approx(
         main.summary["pipelines"]["ts(z)"]["metrics"]["nll"]["mean"]

@@ -30,10 +30,10 @@ def test_means_and_gains_against_numpy(study, folder):
             means, gains = [], []
             for r in results.repeats:
                 kept = [c for c in results.cases_of(r, name) if subset == "all" or c.case == first]
-                base = {c.case: c.nll for c in results.cases_of(r, plain)}
+                base = {c.case: c.score("nll") for c in results.cases_of(r, plain)}
                 if kept:
-                    means.append(np.mean([c.nll for c in kept]))
-                    gains.append(np.mean([c.nll - base[c.case] for c in kept]))
+                    means.append(np.mean([c.score("nll") for c in kept]))
+                    gains.append(np.mean([c.score("nll") - base[c.case] for c in kept]))
             assert rows["scores"][subset, name, "nll"].mean == pytest.approx(np.mean(means))
             assert rows["gains"][subset, name, "nll"].mean == pytest.approx(np.mean(gains))
     assert ("all", "identity(z)", "nll") not in rows["gains"]

@@ -12,7 +12,6 @@ from lightning_calib.report.inputs import Inputs, MissingInput, first_line
 from lightning_calib.report.numbers import format_count, format_scientific, format_score, format_seconds, plural
 from lightning_calib.report.section import Section
 
-_WHEN = ("identity_", "")
 _COLUMNS = (
     Column("pipeline", left=True),
     Column("parameters", tip="Numbers that the solver changes, and how many of them the probabilities can tell apart."),
@@ -50,9 +49,8 @@ def _row(inputs: Inputs, name: str, fits: dict[int, FitRecord]) -> Row:
     times = (inputs.results.timing(r, name) or {} for r in fits)
     seconds = [own["fit"] for own in times if "fit" in own]
     calibrated = PipelineName.parse(name).calibrator != "identity"
-    before, after = (
-        _joined(format_score(SCORES["nll"], getattr(fit, f"{key}val_nll")) for fit in done) for key in _WHEN
-    )
+    before = _joined(format_score(SCORES["nll"], fit.identity_val_nll) for fit in done)
+    after = _joined(format_score(SCORES["nll"], fit.val_nll) for fit in done)
     cells = (
         Cell(name, style="code"),
         Cell(_parameters(inputs, name)),
