@@ -7,10 +7,10 @@ import numpy as np
 
 from lightning_calib.datasets.cases import Case, DataError
 from lightning_calib.datasets.checks import CaseFacts
-from lightning_calib.datasets.dividing import divide
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image
+from lightning_calib.datasets.splits import divide
 from lightning_calib.datasets.transforms import Normalization
 
 

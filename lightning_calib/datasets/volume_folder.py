@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.dividing import divide
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import VOLUMES
+from lightning_calib.datasets.splits import divide
 from lightning_calib.datasets.volume_reader import VolumeReader, read_channels
 from lightning_calib.datasets.volumes import MixedSpacing, VolumeFileModule
 

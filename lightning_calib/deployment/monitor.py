@@ -227,14 +227,10 @@ def null_distances(there: Sequence[Quantity], groups: Sequence[str], size: int, 
     found = []
     for start in range(0, resamples, _CHUNK):
         number = min(_CHUNK, resamples - start)
-        weights = [_weights(rng, blocks, rows, len(groups), number) for rows in (len(groups), size)]
-        found.append(np.stack([quantity.resampled(*weights) for quantity in there], axis=1))
+        samples = [[draw(rng, blocks, rows) for _ in range(number)] for rows in (len(groups), size)]
+        first, second = (np.array([np.bincount(s, minlength=len(groups)) / len(s) for s in each]) for each in samples)
+        found.append(np.stack([quantity.resampled(first, second) for quantity in there], axis=1))
     return np.concatenate(found)
-
-
-def _weights(rng: np.random.Generator, blocks: Sequence[Whole], size: int, rows: int, number: int) -> Floats:
-    """Share of each of ``rows`` cases in ``number`` samples of ``size`` cases, ``(number, rows)``."""
-    return np.array([np.bincount(draw(rng, blocks, size), minlength=rows) for _ in range(number)]) / size
 
 
 def draw(rng: np.random.Generator, blocks: Sequence[Whole], size: int) -> Whole:

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as array_strategy
 from PIL import Image
 
-from lightning_calib.outputs.imports.arrays import arrange, read_array
+from lightning_calib.outputs.imports.arrays import arrange, log_probs, read_array
 from lightning_calib.outputs.imports.folder import ArrayFolders
 from lightning_calib.outputs.imports.loop import find_groups, import_cases
-from lightning_calib.outputs.imports.probabilities import log_probs
 from lightning_calib.outputs.manifest import Member, StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter

@@ -1,11 +1,21 @@
 """Networks, recipes and inference."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lightning_calib.segmenters import AdamWCosine, Inference, NnUNetSGD, ResidualEncoderUNet, SmpNetwork
+from lightning_calib.segmenters import (
+    AdamWCosine,
+    Inference,
+    Members,
+    NnUNetSGD,
+    ResidualEncoderUNet,
+    SmpNetwork,
+    build_network,
+)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +162,28 @@ def test_windows_weigh_their_centre_most():
     # weights the mean is 1/2, with Gaussian weights the nearer centre prevails.
     assert found[9] > 0.55
     assert found[4] == 1
+
+
+def test_a_file_does_not_make_us_import_a_network_of_another_package(tmp_path, monkeypatch):
+    text = "from tests.training import TinyNetwork\n\nclass Net(TinyNetwork):\n    pass\n"
+    (tmp_path / "strangers_nets.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"class_path": "strangers_nets.Net", "init_args": {"width": 3}}
+    with pytest.raises(ValueError, match="--trust"):
+        build_network(config, in_channels=1, num_classes=2, spatial_dims=2)
+    assert "strangers_nets" not in sys.modules
+    network = build_network(config, in_channels=1, num_classes=2, spatial_dims=2, trust=True)
+    assert network.logits(torch.zeros(1, 1, 4, 4)).shape == (1, 2, 4, 4)
+    with pytest.raises(Exception, match="Popen"):  # imported, but no network
+        build_network({"class_path": "subprocess.Popen"}, in_channels=1, num_classes=2, spatial_dims=2)
+
+
+def test_members_of_another_architecture_are_refused_by_name(tmp_path):
+    build = ResidualEncoderUNet([4, 8], [1, 1]).build
+    torch.save({"state_dict": {f"network.{k}": v for k, v in build(1, 2, 2).state_dict().items()}}, tmp_path / "a.ckpt")
+    members = Members.load(build(1, 2, 2), {"a": tmp_path / "a.ckpt"})
+    assert len(members) == 1
+    image = torch.randn(1, 1, 8, 8)
+    assert torch.equal(members(image)[0], members.restored(image, lambda logits: logits))
+    with pytest.raises(ValueError, match=r"member a: .*another network"):
+        Members.load(build(1, 3, 2), {"a": tmp_path / "a.ckpt"})

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_calib.datasets.readers import PICTURES, VOLUMES, read_mask, read_nifti
-from lightning_calib.outputs.imports.arrays import ScoreFile, arrange, array_files, read_array
+from lightning_calib.outputs.imports.arrays import ScoreFile, arrange, array_files, log_probs, read_array
 from lightning_calib.outputs.imports.loop import Imported, pair
-from lightning_calib.outputs.imports.probabilities import log_probs
 from lightning_calib.outputs.manifest import Member, StoreError
 
 Array = NDArray[Any]

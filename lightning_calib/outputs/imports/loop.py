@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.dividing import group_cases
+from lightning_calib.datasets.splits import group_cases
 from lightning_calib.outputs.manifest import Manifest, StoreError
 from lightning_calib.outputs.writer import OutputWriter
 

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_calib.datasets.grids import Box, nonzero_box
-from lightning_calib.outputs.imports.arrays import ScoreFile, array_files, read_array
+from lightning_calib.outputs.imports.arrays import ScoreFile, array_files, log_probs, read_array
 from lightning_calib.outputs.imports.folder import read_target, same_place
 from lightning_calib.outputs.imports.loop import Imported, pair
 from lightning_calib.outputs.imports.nnunet import DatasetFacts, label_files, read_dataset_facts
 from lightning_calib.outputs.imports.orientation import find_orientation
-from lightning_calib.outputs.imports.probabilities import log_probs
 from lightning_calib.outputs.manifest import Member, StoreError
 
 Array = NDArray[Any]
