@@ -111,7 +111,7 @@ def _facts(deployment: Deployment) -> str:
 
 
 def _usage(deployment: Deployment) -> str:
-    call = "ensemble(images)  # (B, channels, *S), normalised as in deployment.json"
+    call = "ensemble.predict(images)  # (B, channels, *S), normalised as in deployment.json"
     if deployment.network is None:
         call = "ensemble.calibrate(member_logits)  # (B, members, classes, *S)"
     return "\n".join(

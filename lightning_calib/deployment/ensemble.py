@@ -121,7 +121,11 @@ class CalibratedEnsemble(nn.Module):
         scores: Tensor = self.members(images)
         return scores
 
-    def forward(self, images: Tensor) -> Calibrated:
+    def forward(self, member_logits: Tensor) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)`` of member scores ``(B, M, C, *S)``."""
+        return self.calibrate(member_logits).log_probs
+
+    def predict(self, images: Tensor) -> Calibrated:
         """Calibrated output of normalised images ``(B, channels, *S)``."""
         return self.calibrate(self.member_logits(images))
 

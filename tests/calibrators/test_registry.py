@@ -84,7 +84,7 @@ def test_the_report_speaks_of_a_registered_calibrator():
     register_calibrator(BiasOnly)
     name = PipelineName.parse("bias_only(p)")
     assert explain(name) == "A bias for each class: S(z + b) on the members' mean probability."
-    assert latex_name(name) == r"BIAS\_ONLY($\bar{p}$)"
+    assert latex_name(name) == r"BIAS$_{only}$($\bar{p}$)"
     assert block_of("bias_only(p)") == "g"
     assert "<code>bias_only</code></dt><dd>A bias for each class" in render("toy", [])
 

@@ -35,7 +35,7 @@ def test_ece_is_that_of_a_direct_recomputation(study, folder):
         with torch.no_grad():
             log_probs = calibrator(store[row.case].pooled("z")[None])[0]
         assert row.ece == pytest.approx(direct_ece(log_probs, store[row.case].target.numpy(), row.bins), rel=1e-6)
-    main = {(r.repeat, r.pipeline, r.case): r.ece for r in results.cases}
+    main = {(r.repeat, r.pipeline, r.case): r.ece for r in results.cases().itertuples()}
     for row in (row for row in rows if row.bins == 50):
         assert row.ece == pytest.approx(main[row.repeat, row.pipeline, row.case], rel=1e-6)
 

@@ -8,7 +8,7 @@ import pytest
 from lightning_calib.calibrators.pipeline import expand_pipelines
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.rows import CaseRow, read_rows, write_rows
+from lightning_calib.experiment.rows import read_cases, read_rows, write_cases
 from lightning_calib.studies.base import StudyError
 from lightning_calib.studies.claims import CLAIMS, ClaimRow, Claims, outcome_of
 
@@ -16,14 +16,15 @@ from lightning_calib.studies.claims import CLAIMS, ClaimRow, Claims, outcome_of
 def edit(folder, **changes):
     """Set scores of pipelines to another pipeline's plus a constant: ``{"ms(z)": ("dice", "identity(z)", -0.1)}``."""
     path = folder / "calibration" / layout.CASES
-    rows = read_rows(path, CaseRow)
+    rows = read_cases(path)
     found = {(row.repeat, row.case, row.pipeline): row for row in rows}
     edited = []
     for row in rows:
         for metric, other, shift in changes.get(row.pipeline, ()):
-            row = replace(row, **{metric: getattr(found[row.repeat, row.case, other], metric) + shift})
+            changed = found[row.repeat, row.case, other].scores[metric] + shift
+            row = replace(row, scores=row.scores | {metric: changed})
         edited.append(row)
-    write_rows(path, edited, CaseRow)
+    write_cases(path, edited)
 
 
 def claim(facts, key):
@@ -56,8 +57,8 @@ def test_rows_against_numpy(study, folder):
     rows = read_rows(folder / "calibration" / "studies" / "claims" / "claims.csv", ClaimRow)
     assert {(row.reference, row.candidate) for row in rows} >= {("ms(z)", "ms_c(z)"), ("cdc(p)", "cms_op(p)")}
     for row in rows:
-        before = [[getattr(c, row.metric) for c in results.cases_of(r, row.reference)] for r in results.repeats]
-        after = [[getattr(c, row.metric) for c in results.cases_of(r, row.candidate)] for r in results.repeats]
+        before = [[c.score(row.metric) for c in results.cases_of(r, row.reference)] for r in results.repeats]
+        after = [[c.score(row.metric) for c in results.cases_of(r, row.candidate)] for r in results.repeats]
         assert row.difference == pytest.approx(np.mean(np.array(after) - np.array(before)), abs=1e-12)
         assert row.low <= row.high
 
@@ -72,8 +73,8 @@ def test_what_is_best(study, folder):
 
 
 def test_a_run_without_the_pairs_is_told(study, folder):
-    rows = read_rows(folder / "calibration" / layout.CASES, CaseRow)
-    write_rows(folder / "calibration" / layout.CASES, [r for r in rows if r.pipeline == "ts(z)"], CaseRow)
+    rows = read_cases(folder / "calibration" / layout.CASES)
+    write_cases(folder / "calibration" / layout.CASES, [r for r in rows if r.pipeline == "ts(z)"])
     with pytest.raises(StudyError, match="--pipelines paper"):
         study(Claims).run()
 

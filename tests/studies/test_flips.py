@@ -20,10 +20,12 @@ def test_bands_add_up_to_the_runs_own_audit(study, folder):
     results = Results(folder / "calibration")
     for name in facts["pipelines"]:
         for kind in ("harmful", "beneficial", "neutral"):
-            expected = sum(getattr(row, kind) for r in results.repeats for row in results.cases_of(r, name))
+            expected = sum(row.flips[kind] for r in results.repeats for row in results.cases_of(r, name))
             assert facts["audit"][name][kind] == expected == sum(getattr(r, kind) for r in rows if r.pipeline == name)
     worst = facts["audit"]["ms(z)"]["worst"]
-    by_case = {(row.repeat, row.case): row.flip * row.voxels for r in (0, 1) for row in results.cases_of(r, "ms(z)")}
+    by_case = {
+        (row.repeat, row.case): row.score("flip") * row.voxels for r in (0, 1) for row in results.cases_of(r, "ms(z)")
+    }
     assert by_case[worst[0]["repeat"], worst[0]["case"]] == max(by_case.values())
 
 

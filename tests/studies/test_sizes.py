@@ -26,9 +26,8 @@ def real(tmp_path_factory):
     """A real run: 12 cases, of which 4 calibrate and 2 validate."""
     folder = tmp_path_factory.mktemp("real")
     store = write_outputs(folder / "outputs", cases=12, members=2)
-    experiment = Experiment(
-        str(store.path), NAMES, repeats=2, trials=2, cal=4, val=2, calibration=folder / "calibration"
-    )
+    place = folder / "calibration"
+    experiment = Experiment(str(store.path), NAMES, repeats=2, trials=2, cal=4, val=2, calibration=place)
     experiment.run(workers=0, display=False, logger=None)
     return folder
 
@@ -47,7 +46,7 @@ def counted(monkeypatch):
     fits, original = [], running.fit_job
 
     def fit_job(work, job):
-        fits.append((root.name, task.pipeline, task.repeat))
+        fits.append((work.root.name, job.pipeline, job.repeat))
         original(work, job)
 
     monkeypatch.setattr(running, "fit_job", fit_job)
@@ -90,10 +89,8 @@ def test_an_ensemble_of_one_is_its_first_member(real, monkeypatch):
     assert {folder for folder, _, _ in fits} == {"members-1"}
     main, one = Results(real / "calibration"), Results(study(real, EnsembleSize).folder / "members-1")
     for repeat in main.repeats:
-        alone = [(row.case, row.score("nll"), row.score("ece")) for row in one.cases_of(repeat, "identity(z)")]
-        assert alone == [
-            (row.case, row.score("nll"), row.score("ece")) for row in main.cases_of(repeat, "identity(p0)")
-        ]
+        for key in ("nll", "ece"):
+            assert one.scores("identity(z)", key)[repeat].tolist() == main.scores("identity(p0)", key)[repeat].tolist()
     scores = rows_of(real, "ensemble_size", "scores.csv")
     assert scores["2", "ts(z)", "nll"].mean == pytest.approx(
         main.summary["pipelines"]["ts(z)"]["metrics"]["nll"]["mean"]
