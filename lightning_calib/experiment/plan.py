@@ -18,7 +18,7 @@ from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.partition import Size, Sizes, Split, make_split
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
-from lightning_calib.solvers.fit import Solver
+from lightning_calib.solvers import SolverName
 
 LOCAL = ("lts", "lts_ti")  # calibrators that look at neighbours: fitted by Adam over whole images
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
@@ -79,7 +79,7 @@ class Protocol:
     seed: int = 0
     group_aware: bool = False
     outside: Outside = "exclude"
-    solver: Solver = "auto"
+    solver: SolverName = "auto"
     lts_trials: int | None = None
     lts_epochs: int = 300
     threads: int = 1

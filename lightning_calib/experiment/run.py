@@ -22,7 +22,7 @@ from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.tasks.calibration import MAX_EPOCHS
+from lightning_calib.solvers.adam import MAX_EPOCHS
 
 
 @dataclass(frozen=True)

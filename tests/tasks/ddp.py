@@ -47,8 +47,8 @@ def run(store: Path, solver: str, devices: int) -> dict[str, object]:
     return {
         "log_probs": torch.cat(log_probs),
         "scores": scores,
-        "curve": task.selection.curve,
-        "objective": task.certificate.objective if task.certificate else 0.0,
+        "curve": task.curve,
+        "objective": task.certificate.objective if solver == "newton" else 0.0,
         "steps": trainer.global_step,
         "rank": trainer.global_rank,
     }

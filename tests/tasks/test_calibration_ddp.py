@@ -20,10 +20,9 @@ def both(store):
 @pytest.mark.parametrize(("solver", "tolerance"), [("newton", 1e-6), ("adam", 1e-8)])
 def test_two_processes_give_the_result_of_one(store, both, solver, tolerance):
     alone, two = ddp.run(store, solver, devices=1), both[solver]
-    assert two["steps"] == alone["steps"] == (ddp.ADAM_STEPS if solver == "adam" else 0)
+    assert two["steps"] == alone["steps"]
+    assert solver == "newton" or two["steps"] == ddp.ADAM_STEPS
     torch.testing.assert_close(two["log_probs"], alone["log_probs"], rtol=0, atol=tolerance)
     assert two["objective"] == pytest.approx(alone["objective"], abs=1e-6)
-    assert [point["val_nll"] for point in two["curve"]] == pytest.approx(
-        [point["val_nll"] for point in alone["curve"]], abs=1e-6
-    )
+    assert [nll for _, nll in two["curve"]] == pytest.approx([nll for _, nll in alone["curve"]], abs=1e-6)
     assert two["scores"] == pytest.approx(alone["scores"], abs=1e-6)
