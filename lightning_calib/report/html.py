@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from lightning_calib.calibrators.registry import CALIBRATORS
 from lightning_calib.report.columns import COLUMNS
-from lightning_calib.report.glossary import CALIBRATORS, TERMS
+from lightning_calib.report.glossary import TERMS
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.svg import SvgWriter
 
@@ -43,6 +44,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
         assert loader is not None
         return Markup("\n".join(loader.get_source(environment, name)[0] for name in names))  # our files
 
-    environment.globals |= {"draw": draw, "terms": TERMS, "columns": COLUMNS, "calibrators": CALIBRATORS}
+    calibrators = {name: CALIBRATORS[name].description for name in CALIBRATORS}
+    environment.globals |= {"draw": draw, "terms": TERMS, "columns": COLUMNS, "calibrators": calibrators}
     page = environment.get_template("page.html")
     return page.render(title=title, sections=sections, css=asset(_STYLES), script=asset(_SCRIPTS))

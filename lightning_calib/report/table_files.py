@@ -122,7 +122,7 @@ def latex_name(pipeline: PipelineName) -> str:
         return pooling
     if pipeline.calibrator == "lts_ti":
         pooling = rf"$\log S({pooling.strip('$')})$"
-    return f"{_LATEX_CALIBRATORS.get(pipeline.calibrator, pipeline.calibrator.upper())}({pooling})"
+    return f"{_LATEX_CALIBRATORS.get(pipeline.calibrator) or latex_escape(pipeline.calibrator.upper())}({pooling})"
 
 
 def _latex_block(table: MainTable, letter: str, rows: list[Row], intervals: bool) -> Iterator[str]:

@@ -234,7 +234,7 @@ def check_rates(lr: float, patience: int, weight_decay: float) -> None:
 
 def adam_batches(calibrator: Calibrator) -> BatchKind:
     """What a step is taken on: random voxels, or images where neighbours matter."""
-    return "images" if calibrator.name.startswith("lts") else "voxels"
+    return "voxels" if calibrator.looks_at == "voxel" else "images"
 
 
 def copied(calibrator: Calibrator) -> dict[str, Tensor]:

@@ -85,9 +85,7 @@ def choose_solver(calibrator: Calibrator) -> SolverName:
         >>> [choose_solver(build(name, 3)) for name in ("ms", "ets", "lts")]
         ['newton', 'slsqp', 'adam']
     """
-    if isinstance(calibrator, AffineCalibrator):
-        return "newton"
-    return "slsqp" if isinstance(calibrator, EnsembleTemperatureScaling) else "adam"
+    return calibrator.solver
 
 
 def batch_kind(calibrator: Calibrator, solver: SolverName = "auto") -> BatchKind:

@@ -127,7 +127,7 @@ def _assembled(calibrator: AffineCalibrator) -> tuple[Any, Any]:
 def _temperature_maps(inputs: Inputs) -> Picture | None:
     """Temperature maps of a local calibrator on the cases of the confidence maps; none where T is 1 everywhere."""
     names = [PipelineName.parse(name) for name in inputs.scored]
-    local = [name for name in names if name.calibrator in ("lts_ti", "lts")]
+    local = [name for name in names if name.cls.looks_at != "voxel"]
     for pipeline in sorted(local, key=lambda name: not name.translation_invariant):
         found = inputs.fitted(str(pipeline)) if inputs.store is not None else None
         if found is not None and (maps := _maps_of(inputs, pipeline, *found)):
