@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pytorch_lightning import Trainer
 from torch import Tensor
 
@@ -11,7 +12,15 @@ from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, 
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.space import Values
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers import AdamSolver, Solver, SolverName, choose_solver, make_solver, mean_nll
+from lightning_calib.solvers import (
+    AdamSolver,
+    Solver,
+    SolverName,
+    TorchCollective,
+    choose_solver,
+    make_solver,
+    mean_nll,
+)
 from lightning_calib.solvers.adam import MAX_EPOCHS
 from lightning_calib.solvers.stream import KeptWalk
 from lightning_calib.solvers.sums import pooled_nll
@@ -139,9 +148,13 @@ class PipelineFitter:
     def _solve(self, calibrator: Calibrator, values: Values) -> Solver:
         """The epochs that ``CalibrationTask`` takes, without the cost of a Trainer for every trial."""
         options: dict[str, Any] = dict(values) | ({"max_epochs": self.max_epochs} if self.solver == "adam" else {})
-        solver = make_solver(calibrator, self.solver, ignore_index=self.data.ignore_index, walk=self.walk, **options)
+        options |= {"ignore_index": self.data.ignore_index, "walk": self.walk}
+        if self.solver == "adam" and dist.is_available() and dist.is_initialized():  # its batches come in shares
+            options["collective"] = TorchCollective(device=self.device)
+        solver = make_solver(calibrator, self.solver, **options)
         self.data.train_batches = solver.batches
-        solver.solve(DeviceBatches(self.data.train_dataloader(), self.device), self._val())
+        cal = self.data.batches("cal") if solver.batches == "cases" else self.data.train_dataloader()
+        solver.solve(DeviceBatches(cal, self.device), self._val())
         return solver
 
     def _val_nll(self, calibrator: Calibrator) -> float:
