@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning import seed_everything
+from pytorch_lightning import Trainer, seed_everything
 from scipy.ndimage import gaussian_filter
 
 from lightning_calib.calibrators import Pipeline
@@ -19,7 +19,6 @@ from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.deployment import CalibratedEnsemble
 from lightning_calib.deployment.monitor import monitor
 from lightning_calib.deployment.statistics import scores_statistics
-from lightning_calib.experiment.fitting import quiet_trainer
 from lightning_calib.functional.pooling import pool
 from lightning_calib.segmenters import AdamWCosine, ResidualEncoderUNet
 from lightning_calib.solvers import fit
@@ -59,7 +58,8 @@ def trained(seed: int) -> SegmentationTask:
     data = shapes(1, data_seed=0)
     network = ResidualEncoderUNet([8, 16, 32], [1, 1, 1], deep_supervision=False)
     task = SegmentationTask(network, data.num_classes, 3, recipe=AdamWCosine(lr=3e-3))
-    quiet_trainer(accelerator="cpu", max_epochs=12, limit_val_batches=0).fit(task, data.train_dataloader())
+    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    Trainer(accelerator="cpu", max_epochs=12, limit_val_batches=0, **silent).fit(task, data.train_dataloader())
     return task.eval()
 
 

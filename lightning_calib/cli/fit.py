@@ -1,6 +1,5 @@
 """``calibrate.py fit``: one pipeline on one repeat, under a Lightning Trainer."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import TRAINER, fit_folder, save_fit, say
 from lightning_calib.experiment.fitting import curve_rows
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers.fit import Solver
+from lightning_calib.solvers import SolverName
 from lightning_calib.solvers.objective import LAM, MU
 from lightning_calib.tasks.calibration import CalibrationTask
 
@@ -20,7 +19,7 @@ def fit(
     outputs: Path,
     pipeline: str,
     destination: Path | None = None,
-    solver: Solver = "auto",
+    solver: SolverName = "auto",
     lam: float = LAM,
     mu: float = MU,
     lr: float = 1e-2,
@@ -81,14 +80,13 @@ def fit(
 
 def describe(task: CalibrationTask) -> dict[str, Any]:
     """What a finished task leaves behind, apart from its calibrator."""
-    certificate = task.describe()
-    curve, selection = curve_rows(task), task.selection
-    last = selection.curve[-1]["val_nll"] if selection.curve else math.nan
+    assert task.machine is not None
+    certificate = task.machine.describe()
     return {
         "certificate": certificate,
         "hyperparameters": certificate["hyperparameters"],
-        "val_nll": selection.best_nll if task.solver == "adam" and selection.curve else last,
-        "identity_val_nll": selection.identity_nll,
-        "curve": curve,
+        "val_nll": task.val_nll,
+        "identity_val_nll": task.identity_nll,
+        "curve": curve_rows(task.machine, task.curve),
         "trials": [],
     }

@@ -12,7 +12,7 @@ from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.partition import Split
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.tasks.calibration import MAX_EPOCHS
+from lightning_calib.solvers.adam import MAX_EPOCHS
 
 SPLIT, CERTIFICATE = "split.json", "certificate.json"
 

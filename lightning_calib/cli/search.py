@@ -9,12 +9,12 @@ from pytorch_lightning.loggers import Logger
 from lightning_calib.calibrators import PipelineName
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import fit_folder, save_fit, say
-from lightning_calib.experiment.search import TrialRow
 from lightning_calib.experiment.search import search as run_search
+from lightning_calib.experiment.trials import TrialRow
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers.fit import Solver
-from lightning_calib.tasks.calibration import MAX_EPOCHS
+from lightning_calib.solvers import SolverName
+from lightning_calib.solvers.adam import MAX_EPOCHS
 
 
 def search(
@@ -22,7 +22,7 @@ def search(
     pipeline: str,
     destination: Path | None = None,
     trials: int = 20,
-    solver: Solver = "auto",
+    solver: SolverName = "auto",
     storage: str | None = None,
     accelerator: str = "auto",
     max_epochs: int = MAX_EPOCHS,
@@ -42,7 +42,7 @@ def search(
         trials: how many points to try, over all processes; pipelines with nothing to search take one.
         solver: newton, slsqp, adam, or auto for the one that suits the calibrator.
         storage: a journal file, sqlite:///file.db or the URL of a database server; trials are in memory without it.
-        accelerator: where adam runs.
+        accelerator: where fits run.
         max_epochs: most epochs of adam.
         logger: Lightning logger that gets the trials, such as CSVLogger with --logger.save_dir.
         doctor: examine the outputs first; an error stops the search.

@@ -1,31 +1,18 @@
 """The final fit of a chosen pipeline: its chosen hyperparameters, on all the cases there are."""
 
 import statistics
-import warnings
 from typing import Any, Literal
 
-import torch
-from pytorch_lightning import Callback
-
-from lightning_calib.calibrators import Calibrator, Identity, PipelineName, build
-from lightning_calib.experiment.fitting import quiet_trainer
+from lightning_calib.calibrators import Calibrator, Identity, PipelineName
+from lightning_calib.experiment.fitting import device_of, fresh
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.space import Values
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers.adam import mean_nll
-from lightning_calib.solvers.fit import Solver, choose_solver, fit
-from lightning_calib.tasks.calibration import CalibrationTask
+from lightning_calib.solvers import SolverName, choose_solver, make_solver, mean_nll
+from lightning_calib.tasks.calibration import DeviceBatches
 
 Cases = Literal["all", "cal_val"]
-
-
-class FixedEpochs(CalibrationTask):
-    """A fit by adam for a known number of epochs: every case is for fitting, none is left to stop by."""
-
-    def configure_callbacks(self) -> list[Callback]:
-        """No early stopping."""
-        return []
 
 
 def chosen_values(results: Results, pipeline: str) -> Values | None:
@@ -76,11 +63,15 @@ def refit(
     settings = results.settings
     ids = fitting_cases(results, store, cases, repeat)
     data = StoredOutputsDataModule(
-        store, name.pooling, cal=ids, val=0, test=0, outside=settings.get("outside", "exclude")
+        store,
+        name.pooling,
+        cal=ids,
+        val=0,
+        test=0,
+        seed=int(settings["seed"]),
+        outside=settings.get("outside", "exclude"),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(settings["seed"]))  # the gates of local temperature scaling start at random
-        calibrator = build(name.calibrator, data.num_classes, data.spatial_dims)
+    calibrator = fresh(name, data, data.seed)
     facts: dict[str, Any] = {"cases": cases, "repeat": repeat if cases == "cal_val" else None, "num_cases": len(ids)}
     facts |= {"outside": data.cases.outside, "hyperparameters": {}, "certificate": {}}
     if not list(calibrator.parameters()):
@@ -88,13 +79,10 @@ def refit(
     values = chosen_values(results, str(name))
     if values is None:
         return calibrator, facts | {"note": "no calibration was as good on val in at least half of the repeats"}
-    solver: Solver = settings.get("solver", "auto")
-    if solver == "auto":
-        solver = choose_solver(calibrator)
-    if solver == "adam":
-        certificate = _descend(calibrator, data, values, best_epochs(results, str(name)), int(settings["seed"]))
-    else:
-        certificate = _solve(calibrator, data, values, solver)
+    solver: SolverName = settings.get("solver", "auto")
+    solver = choose_solver(calibrator) if solver == "auto" else solver
+    epochs = {"epochs": best_epochs(results, str(name))} if solver == "adam" else {}
+    certificate = _fit(calibrator, data, solver, dict(values) | epochs)
     facts |= {"hyperparameters": values, "certificate": certificate}
     return calibrator, facts | _gain(calibrator, data)
 
@@ -111,21 +99,13 @@ def _gain(calibrator: Calibrator, data: StoredOutputsDataModule) -> dict[str, fl
     return {"nll": nll, "identity_nll": without}
 
 
-def _solve(calibrator: Calibrator, data: StoredOutputsDataModule, values: Values, solver: Solver) -> dict[str, Any]:
-    """Fit to the optimum, in place."""
-    options: dict[str, Any] = dict(values)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the certificate holds them; they are told from there
-        return fit(calibrator, data.batches("cal"), ignore_index=data.ignore_index, solver=solver, **options).to_dict()
-
-
-def _descend(
-    calibrator: Calibrator, data: StoredOutputsDataModule, values: Values, epochs: int, seed: int
+def _fit(
+    calibrator: Calibrator, data: StoredOutputsDataModule, solver: SolverName, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Adam for a fixed number of epochs, in place."""
-    options: dict[str, Any] = dict(values)
-    task = FixedEpochs(calibrator, data.num_classes, data.spatial_dims, data.ignore_index, solver="adam", **options)
-    data.train_batches, data.seed = task.batches, seed
-    quiet_trainer(accelerator="auto", max_epochs=epochs, limit_val_batches=0).fit(task, data)
+    """Fit in place on all cases; what the solver says about it."""
+    device = device_of("auto")
+    machine = make_solver(calibrator.to(device), solver, ignore_index=data.ignore_index, **options)
+    data.train_batches = machine.batches
+    machine.solve(DeviceBatches(data.train_dataloader(), device))
     calibrator.cpu()
-    return {"solver": "adam", "passes": epochs}
+    return {"solver": "adam", "passes": machine.passes} if solver == "adam" else machine.describe()

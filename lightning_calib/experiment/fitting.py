@@ -1,23 +1,30 @@
-"""One fit of one pipeline on one repeat, by whichever solver, judged on ``val``."""
+"""Fits of one pipeline on one repeat, by whichever solver, judged on ``val``: without a Trainer, or under one."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pytorch_lightning import Trainer
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, PipelineName, build
-from lightning_calib.experiment.kept import KeptWalk, affine_nll
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.space import Values
-from lightning_calib.outputs.stored import Part, StoredOutputsDataModule
-from lightning_calib.solvers import Certificate, NewtonSolver
-from lightning_calib.solvers.adam import mean_nll
-from lightning_calib.solvers.fit import Solver, choose_solver, fit
-from lightning_calib.solvers.newton import run_newton
-from lightning_calib.tasks.calibration import MAX_EPOCHS, CalibrationTask
+from lightning_calib.outputs.stored import StoredOutputsDataModule
+from lightning_calib.solvers import (
+    AdamSolver,
+    Solver,
+    SolverName,
+    TorchCollective,
+    choose_solver,
+    make_solver,
+    mean_nll,
+)
+from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.solvers.stream import KeptWalk
+from lightning_calib.solvers.sums import pooled_nll
+from lightning_calib.tasks.calibration import CalibrationTask, DeviceBatches
 
 
 @dataclass(frozen=True)
@@ -37,29 +44,18 @@ class Fitted:
     curve: list[CurveRow]
 
 
-def pooled_nll(calibrator: Calibrator, data: StoredOutputsDataModule, part: Part = "val") -> float:
-    """NLL over all voxels of a part together.
-
-    Args:
-        calibrator: takes the logits as ``data`` pools them.
-        data: the cases.
-        part: which of them.
-    """
-    return mean_nll(calibrator, data.batches(part), data.ignore_index)[0]
-
-
 class PipelineFitter:
     """Fits of one pipeline; each depends on its hyperparameters and the seed only, not on the ones before.
 
     Full-batch fits start at the optimum for the default strengths, which is found once: the way from there to the
-    optimum of other strengths is short.
+    optimum of other strengths is short. The voxels are prepared once, too.
 
     Args:
         name: the pipeline.
         data: its cases; pooled as the pipeline needs from now on.
         solver: ``newton``, ``slsqp``, ``adam`` or ``auto``.
         seed: seed of what adam draws at random.
-        accelerator: where adam runs.
+        accelerator: where fits run, in Lightning's words.
         max_epochs: most epochs of adam.
     """
 
@@ -67,7 +63,7 @@ class PipelineFitter:
         self,
         name: PipelineName,
         data: StoredOutputsDataModule,
-        solver: Solver = "auto",
+        solver: SolverName = "auto",
         seed: int = 0,
         accelerator: str = "auto",
         max_epochs: int = MAX_EPOCHS,
@@ -75,21 +71,19 @@ class PipelineFitter:
         if not data.ids("val"):
             raise ValueError("val has no cases: hyperparameters are chosen on it; give it a size")
         data.pooling = name.pooling
-        self.name, self.data, self.seed = name, data, seed
-        self.solver: Solver = choose_solver(self.fresh()) if solver == "auto" else solver
-        self.trainer_options: dict[str, Any] = {"accelerator": accelerator, "max_epochs": max_epochs}
+        self.name, self.data, self.seed, self.accelerator, self.max_epochs = name, data, seed, accelerator, max_epochs
+        self.device = device_of(accelerator)
+        self.solver: SolverName = choose_solver(self.fresh()) if solver == "auto" else solver
         self.start: dict[str, Tensor] | None = None
-        self._walk: KeptWalk | None = None
+        self.walk = self._kept(self.fresh().to(self.device))
 
     def fresh(self) -> Calibrator:
         """A calibrator at the identity."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)  # the gates of local temperature scaling start at random
-            return build(self.name.calibrator, self.data.num_classes, self.data.spatial_dims)
+        return fresh(self.name, self.data, self.seed)
 
     def identity_nll(self) -> float:
         """NLL of ``val`` without calibration."""
-        return pooled_nll(Identity(self.data.num_classes), self.data)
+        return mean_nll(Identity(self.data.num_classes), self._val(), self.data.ignore_index)[0]
 
     def __call__(self, values: Values, warm: bool = False) -> Fitted:
         """Fit with the given hyperparameters.
@@ -98,16 +92,47 @@ class PipelineFitter:
             values: hyperparameters; the others keep their defaults.
             warm: start full-batch fits at the optimum for the defaults, because there are more to come.
         """
-        if self.solver == "adam":
-            return self._descend(values)
         calibrator = self.fresh()
-        if warm:
+        if warm and self.solver != "adam":
             calibrator.load_state_dict(self._warm_start())
-        certificate = self._solve(calibrator, values)
-        nll = self._val_nll(calibrator)
-        curve = [CurveRow(step, "objective", value) for step, value in enumerate(certificate.history, start=1)]
-        curve.append(CurveRow(certificate.passes, "val_nll", nll))
-        return Fitted(calibrator.state_dict(), nll, certificate.to_dict(), curve)
+        solver = self._solve(calibrator.to(self.device), values)
+        if isinstance(solver, AdamSolver):
+            nll, val = solver.best_nll, list(enumerate(solver.history, start=1))
+        else:
+            nll = self._val_nll(calibrator)
+            val = [(solver.passes, nll)]
+        return Fitted(calibrator.cpu().state_dict(), nll, solver.describe(), curve_rows(solver, val))
+
+    def under(self, trainer: Trainer, values: Values) -> CalibrationTask:
+        """The fit of ``values`` once more under a Trainer, from the same start with the same voxels: the same bits.
+
+        Args:
+            trainer: a new one, with room for the epochs of the fit.
+            values: hyperparameters that were tried.
+        """
+        same_place = trainer.strategy.root_device == self.device
+        task = CalibrationTask(
+            self.fresh(),
+            self.data.num_classes,
+            self.data.spatial_dims,
+            self.data.ignore_index,
+            solver=self.solver,
+            max_epochs=self.max_epochs,
+            start=self.start,
+            walk=self.walk if same_place else self._kept(self.fresh()),
+            val_every_pass=False,
+            **values,  # type: ignore[arg-type]  # floats and integers as the space draws them
+        )
+        self.data.train_batches = task.batches
+        trainer.fit(task, self.data)
+        machine = task.machine
+        cut = isinstance(machine, AdamSolver) and not machine.stopped and machine.passes < self.max_epochs
+        if task.certificate is None or cut:
+            raise ValueError(
+                f"the Trainer ended the fit of {self.name} after {trainer.current_epoch} epochs; leave it "
+                f"{max(self.max_epochs, MAX_EPOCHS)} (max_epochs)"
+            )
+        return task
 
     def restored(self, fitted: Fitted) -> Calibrator:
         """The calibrator of a fit."""
@@ -117,56 +142,61 @@ class PipelineFitter:
 
     def _warm_start(self) -> dict[str, Tensor]:
         if self.start is None:
-            calibrator = self.fresh()
-            self._solve(calibrator, {})
-            self.start = calibrator.state_dict()
+            self.start = self._solve(self.fresh().to(self.device), {}).calibrator.cpu().state_dict()
         return self.start
 
-    def _solve(self, calibrator: Calibrator, values: Values) -> Certificate:
-        """The passes that ``CalibrationTask`` takes as epochs, without the cost of a Trainer for every trial."""
-        batches, ignore_index = self.data.batches("cal"), self.data.ignore_index
-        if self.solver == "newton" and isinstance(calibrator, AffineCalibrator):
-            solver = NewtonSolver(calibrator, ignore_index=ignore_index, **values)  # type: ignore[arg-type]
-            solver.walk = self.walk(calibrator)
-            return run_newton(solver, batches)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the certificate holds them
-            return fit(calibrator, batches, ignore_index=ignore_index, solver=self.solver)
+    def _solve(self, calibrator: Calibrator, values: Values) -> Solver:
+        """The epochs that ``CalibrationTask`` takes, without the cost of a Trainer for every trial."""
+        options: dict[str, Any] = dict(values) | ({"max_epochs": self.max_epochs} if self.solver == "adam" else {})
+        options |= {"ignore_index": self.data.ignore_index, "walk": self.walk}
+        if self.solver == "adam" and dist.is_available() and dist.is_initialized():  # its batches come in shares
+            options["collective"] = TorchCollective(device=self.device)
+        solver = make_solver(calibrator, self.solver, **options)
+        self.data.train_batches = solver.batches
+        cal = self.data.batches("cal") if solver.batches == "cases" else self.data.train_dataloader()
+        solver.solve(DeviceBatches(cal, self.device), self._val())
+        return solver
 
     def _val_nll(self, calibrator: Calibrator) -> float:
-        if isinstance(calibrator, AffineCalibrator):
-            return affine_nll(calibrator, self.data.batches("val"), self.walk(calibrator))
-        return pooled_nll(calibrator, self.data)
+        pooled = pooled_nll(calibrator, self.data.ignore_index, self.walk)
+        for batch in self._val():
+            pooled.add(*batch)
+        return pooled.mean()[0]
 
-    def walk(self, calibrator: AffineCalibrator) -> KeptWalk:
-        """Prepared voxels, for all fits."""
-        if self._walk is None:
-            self._walk = KeptWalk(calibrator, self.data.ignore_index)
-        return self._walk
+    def _val(self) -> DeviceBatches:
+        return DeviceBatches(self.data.batches("val"), self.device)
 
-    def _descend(self, values: Values) -> Fitted:
-        """Adam, by Lightning."""
-        task = CalibrationTask(
-            self.fresh(),
-            self.data.num_classes,
-            self.data.spatial_dims,
-            self.data.ignore_index,
-            solver="adam",
-            **values,  # type: ignore[arg-type]  # floats and integers as the space draws them
-        )
-        self.data.train_batches = task.batches
-        quiet_trainer(**self.trainer_options).fit(task, self.data)
-        return Fitted(task.calibrator.state_dict(), task.selection.best_nll, task.describe(), curve_rows(task))
+    def _kept(self, calibrator: Calibrator) -> KeptWalk | None:
+        """Prepared voxels, where the solver is one for which they can be prepared."""
+        if self.solver == "newton" and isinstance(calibrator, AffineCalibrator):
+            return KeptWalk(calibrator, self.data.ignore_index)
+        return None
 
 
-def curve_rows(task: CalibrationTask) -> list[CurveRow]:
-    """The recorded course of a task's fit."""
-    history = [] if task.certificate is None else task.certificate.history
+def fresh(name: PipelineName, data: StoredOutputsDataModule, seed: int) -> Calibrator:
+    """A calibrator of a pipeline at the identity; the gates of local temperature scaling start at random."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(name.calibrator, data.num_classes, data.spatial_dims)
+
+
+def curve_rows(solver: Solver, val: list[tuple[int, float]]) -> list[CurveRow]:
+    """The recorded course of a fit: the objective after each pass of a full-batch solver, epochs and NLL of ``val``."""
+    full_batch = solver.certificate is not None and not isinstance(solver, AdamSolver)
+    history = solver.describe()["history"] if full_batch else []
     rows = [CurveRow(step, "objective", value) for step, value in enumerate(history, start=1)]
-    return rows + [CurveRow(int(point["epoch"]), "val_nll", point["val_nll"]) for point in task.selection.curve]
+    return rows + [CurveRow(epoch, "val_nll", nll) for epoch, nll in val]
 
 
-def quiet_trainer(**options: Any) -> Trainer:
-    """A Trainer of one device that leaves no files and prints nothing."""
-    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return Trainer(**{"devices": 1, "num_sanity_val_steps": 0, **silent, **options})
+def device_of(accelerator: str) -> torch.device:
+    """The first device of an accelerator in Lightning's words.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()):
+        return torch.device("cuda", 0)
+    if accelerator == "mps" or (accelerator == "auto" and torch.backends.mps.is_available()):
+        return torch.device("mps", 0)
+    return torch.device("cpu")

@@ -20,7 +20,7 @@ from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.partition import Size, Sizes, Split, make_split
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
-from lightning_calib.solvers.fit import Solver as SolverName
+from lightning_calib.solvers import SolverName
 
 if TYPE_CHECKING:
     from lightning_calib.experiment.results import Results

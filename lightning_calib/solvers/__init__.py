@@ -1,23 +1,31 @@
-"""Full-batch fitting of calibrators in plain torch."""
+"""Fitting of calibrators in plain torch: one object owns a fit from its start to its certificate."""
 
-from lightning_calib.solvers.adam import fit_adam, mean_nll
+from lightning_calib.solvers.adam import AdamSolver
+from lightning_calib.solvers.base import PassSolver, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
-from lightning_calib.solvers.fit import choose_solver, fit
-from lightning_calib.solvers.mixture import fit_mixture
-from lightning_calib.solvers.newton import NewtonSolver, run_newton
-from lightning_calib.solvers.objective import nll_sum, regularization, ridge
+from lightning_calib.solvers.collective import ALONE, Collective, TorchCollective
+from lightning_calib.solvers.fit import choose_solver, fit, make_solver
+from lightning_calib.solvers.mixture import MixtureSolver
+from lightning_calib.solvers.newton import NewtonSolver
+from lightning_calib.solvers.objective import mean_nll, nll_sum, regularization, ridge
 
 __all__ = [
+    "ALONE",
+    "AdamSolver",
     "Certificate",
+    "Collective",
     "ConvergenceError",
+    "MixtureSolver",
     "NewtonSolver",
+    "PassSolver",
+    "Solver",
+    "SolverName",
+    "TorchCollective",
     "choose_solver",
     "fit",
-    "fit_adam",
-    "fit_mixture",
+    "make_solver",
     "mean_nll",
     "nll_sum",
     "regularization",
     "ridge",
-    "run_newton",
 ]

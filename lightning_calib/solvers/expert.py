@@ -1,6 +1,8 @@
 """The fit of one expert: which points it accepts and what it tries next."""
 
 import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +24,11 @@ INNER_STEPS = 12
 # Steps after which the Hessian is taken anew at the current point.
 REFRESH = 12
 
-_REBUILT = ("regularizer", "coordinates", "model", "hessian")
+# How the next trial point is found: the minimum of the sample's model, however far away, or a Newton step.
+Phase = Literal["explore", "refine"]
+
+# How an expert ended.
+Outcome = Literal["gradient", "stalled", "too few voxels"]
 
 
 def hessian_at(model: SampleModel, theta: Tensor) -> Hessian:
@@ -33,135 +39,183 @@ def hessian_at(model: SampleModel, theta: Tensor) -> Hessian:
     return DenseHessian(model, theta) if dense else ProductHessian(model, theta)
 
 
+@dataclass(frozen=True)
+class Point:
+    """A place and what a pass found there.
+
+    Attributes:
+        theta: coordinates ``(P,)``.
+        data_gradient: of the data's share ``(P,)``.
+        gradient: of the objective ``(P,)``.
+        loss: the data's share of the objective.
+        value: the objective.
+        norm: largest entry of the projected gradient.
+    """
+
+    theta: Tensor
+    data_gradient: Tensor
+    gradient: Tensor
+    loss: float = math.inf
+    value: float = math.inf
+    norm: float = math.inf
+
+
+class Curvature:
+    """The Hessian of the sample at a base point, corrected by how the exact gradient changed along each step since.
+
+    Only base and corrections are state: the matrix is built from them when it is asked for.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Take the Hessian anew when it is next asked for."""
+        self.base: Tensor | None = None
+        self.corrections: list[tuple[Tensor, Tensor]] = []  # steps, and the change of the gradient along each
+        self._hessian: Hessian | None = None
+
+    def remember(self, step: Tensor, change: Tensor) -> None:
+        """Correct the Hessian; rejected steps tell as much as others."""
+        if self.base is None or float(step @ change) <= 1e-10 * float(step.norm() * change.norm()):
+            return  # nothing to correct, or rounding
+        self.corrections.append((step, change))
+        if self._hessian is not None:
+            self._hessian.update(step, change)
+
+    def hessian(self, model: SampleModel, theta: Tensor) -> Hessian:
+        """The corrected Hessian; after many steps it is taken anew at ``theta``."""
+        if self.base is None or len(self.corrections) >= REFRESH:
+            self.forget()
+            self.base = theta
+        if self._hessian is None:
+            self._hessian = hessian_at(model, self.base)
+            for step, change in self.corrections:
+                self._hessian.update(step, change)
+        return self._hessian
+
+
 class ExpertFit:
     """State of one expert between passes.
 
-    The first trial point minimises the model of the sample, however far away, and so does the next one after a
-    rejected step or with another sample. Elsewhere the Hessian of the sample, corrected by how the exact gradient
-    changed along each step since (BFGS), gives Newton steps.
+    It explores first: the trial point minimises the model of the sample. After that it refines by Newton steps of the
+    corrected Hessian, until a step is rejected or another sample comes: then it explores again.
 
     Args:
         theta: where it starts ``(P,)``.
         regularizer: its penalty and ridge.
+
+    Attributes:
+        best: the best point so far.
+        trial: where the next pass looks ``(P,)``.
+        phase: how the trial point after that is found.
+        outcome: how the fit ended; None while it goes on.
     """
 
     def __init__(self, theta: Tensor, regularizer: Regularizer) -> None:
         self.regularizer, self.coordinates = regularizer, regularizer.coordinates
-        self.theta, self.trial = theta.clone(), theta.clone()
-        self.model: SampleModel | None = None
-        self.hessian: Hessian | None = None
-        self.active, self.reason = True, "budget"
-        self.value, self.loss, self.gradient_norm = math.inf, math.inf, math.inf
-        self.data_gradient, self.gradient = torch.zeros_like(theta), torch.zeros_like(theta)
+        self.best = Point(theta.clone(), torch.zeros_like(theta), torch.zeros_like(theta))
+        self.trial = theta.clone()
+        self.phase: Phase = "explore"
+        self.outcome: Outcome | None = None
         self.damping, self.decrease, self.stalls = FIRST_DAMPING, math.inf, 0
-        self.explored = False  # whether the model's own minimum was tried
-        self.base: Tensor | None = None  # where the Hessian was taken
-        self.steps: list[Tensor] = []
-        self.changes: list[Tensor] = []  # of the gradient, along each step
+        self.curvature = Curvature()
+        self.model: SampleModel | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the fit goes on."""
+        return self.outcome is None
 
     def take(self, model: SampleModel) -> None:
-        """Go on with another sample; the Hessian is built from it at the next step."""
-        self.model, self.base, self.steps, self.changes, self.hessian = model, None, [], [], None
-        self.explored = False
-        if math.isfinite(self.value):
+        """Go on with another sample."""
+        self.model, self.phase = model, "explore"
+        self.curvature.forget()
+        if math.isfinite(self.best.value):
             self.damping = min(self.damping, RESAMPLED_DAMPING)
 
     def rest(self, identity_loss: float) -> None:
         """Keep the identity, for want of voxels."""
-        self.active, self.reason, self.gradient_norm = False, "too few voxels", 0.0
         self.settle(identity_loss)
-        self.trial = self.theta
+        self.outcome, self.trial, self.best = "too few voxels", self.best.theta, replace(self.best, norm=0.0)
 
     def receive(self, loss: float, matrix_gradient: Tensor) -> None:
         """Take the data's share of objective and gradient at the trial point; move there if it is no worse."""
-        data_gradient = self.coordinates.pullback(matrix_gradient)
-        extra, extra_gradient = self.regularizer.value_and_gradient(self.trial)
-        value, gradient = loss + float(extra), data_gradient + extra_gradient
-        norm = self._norm(self.trial, gradient)
-        self._remember(gradient)
-        if not self._improves(value, gradient, norm):
+        found = self._point(loss, matrix_gradient)
+        self.curvature.remember(found.theta - self.best.theta, found.gradient - self.best.gradient)
+        if not self._improves(found):
             self.damping *= DAMPING_UP
-            self.decrease = math.inf
+            self.decrease, self.phase = math.inf, "explore"
             return
-        if norm < self.gradient_norm:
+        if found.norm < self.best.norm:
             self.damping = max(self.damping * DAMPING_DOWN, SMALLEST_DAMPING)
-        self.decrease = self.value - value
-        self.theta, self.loss, self.value, self.gradient_norm = self.trial, loss, value, norm
-        self.data_gradient, self.gradient = data_gradient, gradient
+        self.decrease, self.best = self.best.value - found.value, found
 
     def advance(self, tolerance: float, objective: float) -> None:
         """Stop where a rule is met, else propose the next trial point."""
         if not self.active:
             return
         self.stalls = self.stalls + 1 if self.decrease < STALL * objective else 0
-        if self.gradient_norm <= tolerance:
-            self.active, self.reason = False, "gradient"
+        if self.best.norm <= tolerance:
+            self.outcome = "gradient"
         elif self.stalls >= 2:
-            self.active, self.reason = False, "stalled"
+            self.outcome = "stalled"
         else:
-            self._propose()
+            assert self.model is not None
+            self.trial = self._explore(self.model) if self.phase == "explore" else self._refine(self.model)
+            self.phase = "refine"
 
     def settle(self, identity_loss: float) -> None:
         """End at the identity where that is better, or where nothing was fitted."""
         identity = self.coordinates.identity()
         value = identity_loss + float(self.regularizer.value_and_gradient(identity)[0])
-        if not self.value <= value:
-            self.theta, self.value, self.loss = identity, value, identity_loss
+        if not self.best.value <= value:
+            self.best = replace(self.best, theta=identity, value=value, loss=identity_loss)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """All but the model and the Hessian, which are rebuilt."""
-        return {name: value for name, value in vars(self).items() if name not in _REBUILT}
+        curvature = {"base": self.curvature.base, "corrections": list(self.curvature.corrections)}
+        return {name: getattr(self, name) for name in _STATE} | {"best": vars(self.best).copy()} | curvature
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the values of :meth:`state_dict`."""
-        vars(self).update(state)
+        vars(self).update({name: state[name] for name in _STATE})
+        self.best = Point(**state["best"])
+        self.curvature.base, self.curvature.corrections = state["base"], list(state["corrections"])
 
-    def _improves(self, value: float, gradient: Tensor, norm: float) -> bool:
-        """Whether the trial point is better; by its gradient where rounding has drowned the values' difference.
+    def _point(self, loss: float, matrix_gradient: Tensor) -> Point:
+        """The trial point as the pass found it."""
+        data_gradient = self.coordinates.pullback(matrix_gradient)
+        extra, extra_gradient = self.regularizer.value_and_gradient(self.trial)
+        gradient = data_gradient + extra_gradient
+        projected = projected_gradient(self.trial, gradient, self.coordinates.lower, self.coordinates.upper)
+        value, norm = loss + float(extra), float(projected.abs().max())
+        return Point(self.trial, data_gradient, gradient, loss, value, norm)
+
+    def _improves(self, found: Point) -> bool:
+        """Whether a point is better; by its gradient where rounding has drowned the values' difference.
 
         By convexity, a slope that still points down at the trial point means that the objective fell.
         """
-        falling = float(gradient @ (self.trial - self.theta)) <= 0
-        near = value <= self.value + ROUNDING * abs(self.value) and norm <= self.gradient_norm / 2
-        return value <= self.value or falling or near
+        best = self.best
+        falling = float(found.gradient @ (found.theta - best.theta)) <= 0
+        near = found.value <= best.value + ROUNDING * abs(best.value) and found.norm <= best.norm / 2
+        return found.value <= best.value or falling or near
 
-    def _norm(self, theta: Tensor, gradient: Tensor) -> float:
-        """Largest entry of the projected gradient."""
-        return float(projected_gradient(theta, gradient, self.coordinates.lower, self.coordinates.upper).abs().max())
+    def _explore(self, model: SampleModel) -> Tensor:
+        """The minimum of the model with the exact slope at the best point."""
+        self.curvature.forget()
+        model.anchor(self.best.theta, self.best.data_gradient, self.damping)
+        return minimize(model, hessian_at, self.best.theta, INNER_STEPS)
 
-    def _remember(self, gradient: Tensor) -> None:
-        """Correct the Hessian by the change of the gradient; rejected steps tell as much as others."""
-        if self.base is None:
-            return
-        step, change = self.trial - self.theta, gradient - self.gradient
-        if float(step @ change) <= 1e-10 * float(step.norm() * change.norm()):
-            return  # rounding
-        self.steps.append(step)
-        self.changes.append(change)
-        if self.hessian is not None:
-            self.hessian.update(step, change)
-
-    def _propose(self) -> None:
-        """The minimum of the model where that is new or a step was rejected, else of the corrected quadratic."""
-        assert self.model is not None
-        rejected = not math.isfinite(self.decrease)
-        if rejected or not self.explored:
-            self.explored, self.base = True, None
-            self.model.anchor(self.theta, self.data_gradient, self.damping)
-            self.trial = minimize(self.model, hessian_at, self.theta, INNER_STEPS)
-            return
-        hessian = self._corrected(self.model)
+    def _refine(self, model: SampleModel) -> Tensor:
+        """The minimum of the corrected quadratic."""
+        theta, lower, upper = self.best.theta, self.coordinates.lower, self.coordinates.upper
+        hessian = self.curvature.hessian(model, theta)
         hessian.damping = self.damping
-        lower, upper = self.coordinates.lower - self.theta, self.coordinates.upper - self.theta
-        step = quadratic_minimum(hessian, self.gradient, lower, upper, hessian.accuracy * self.gradient_norm)
-        self.trial = (self.theta + step).clamp(self.coordinates.lower, self.coordinates.upper)
+        tolerance = hessian.accuracy * self.best.norm
+        step = quadratic_minimum(hessian, self.best.gradient, lower - theta, upper - theta, tolerance)
+        return (theta + step).clamp(lower, upper)
 
-    def _corrected(self, model: SampleModel) -> Hessian:
-        """The Hessian at the base with all corrections; after a resume or many steps it is built again."""
-        if self.base is None or len(self.steps) >= REFRESH:
-            self.base, self.steps, self.changes, self.hessian = self.theta, [], [], None
-        if self.hessian is None:
-            self.hessian = hessian_at(model, self.base)
-            for step, change in zip(self.steps, self.changes, strict=True):
-                self.hessian.update(step, change)
-        return self.hessian
+
+_STATE = ("trial", "phase", "outcome", "damping", "decrease", "stalls")

@@ -1,21 +1,22 @@
-"""Fitting in one call: chooses the solver by the calibrator."""
+"""Fitting in one call, and the choice of the solver."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, EnsembleTemperatureScaling, Identity
-from lightning_calib.solvers.adam import fit_adam, mean_nll
+from lightning_calib.calibrators import AffineCalibrator, Calibrator, EnsembleTemperatureScaling
+from lightning_calib.solvers.adam import AdamSolver, adam_batches
+from lightning_calib.solvers.base import Batch, BatchKind, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate
-from lightning_calib.solvers.mixture import fit_mixture
-from lightning_calib.solvers.newton import Batch, NewtonSolver, alone, run_newton
-from lightning_calib.solvers.objective import EPS, LAM, MU
-from lightning_calib.solvers.sums import Reduce
+from lightning_calib.solvers.collective import ALONE, Collective
+from lightning_calib.solvers.mixture import MixtureSolver
+from lightning_calib.solvers.newton import NewtonSolver
+from lightning_calib.solvers.objective import EPS, LAM, MU, mean_nll
+from lightning_calib.solvers.stream import Walk
 
-Solver = Literal["auto", "newton", "slsqp", "adam"]
 AnyBatch = tuple[Tensor, Tensor] | Batch | Mapping[str, Any]
 
 # Voxels in a step of Adam where the data are a list of voxels.
@@ -30,8 +31,8 @@ def fit(
     lam: float = LAM,
     mu: float = MU,
     eps: float = EPS,
-    solver: Solver = "auto",
-    reduce: Reduce = alone,
+    solver: SolverName = "auto",
+    collective: Collective = ALONE,
     **options: Any,
 ) -> Certificate:
     """Fit a calibrator in place on pooled logits and labels.
@@ -48,7 +49,7 @@ def fit(
         mu: strength of the penalty on biases.
         eps: strength of the ridge.
         solver: ``"adam"`` fits any calibrator; the others those that they are made for.
-        reduce: sums a float64 tensor over processes (not with Adam, which runs under Lightning there).
+        collective: the processes that share the data, each with batches of its own.
         **options: further arguments of the solver, such as ``max_passes`` (newton) or ``lr`` (adam).
 
     Returns:
@@ -66,13 +67,17 @@ def fit(
     """
     kind = choose_solver(calibrator) if solver == "auto" else solver
     batches = Batches(logits, target, ADAM_VOXELS if kind == "adam" else None)
-    certificate = _run(kind, calibrator, batches, ignore_index, (lam, mu, eps), reduce, options)
+    if not list(calibrator.parameters()):
+        nll, count = mean_nll(calibrator, batches, ignore_index, collective)
+        return Certificate("none", True, "nothing to fit", 1, nll, nll, nll, 0.0, count)
+    options |= {"lam": lam, "mu": mu, "eps": eps, "ignore_index": ignore_index, "collective": collective}
+    certificate = make_solver(calibrator, kind, **options).solve(batches)
     for message in certificate.warnings:
         warnings.warn(message, stacklevel=2)
     return certificate
 
 
-def choose_solver(calibrator: Calibrator) -> Solver:
+def choose_solver(calibrator: Calibrator) -> SolverName:
     """The solver that suits a calibrator.
 
     Example:
@@ -81,6 +86,48 @@ def choose_solver(calibrator: Calibrator) -> Solver:
         ['newton', 'slsqp', 'adam']
     """
     return calibrator.solver
+
+
+def batch_kind(calibrator: Calibrator, solver: SolverName = "auto") -> BatchKind:
+    """What the data of a fit must come as."""
+    kind = choose_solver(calibrator) if solver == "auto" else solver
+    return adam_batches(calibrator) if kind == "adam" else "cases"
+
+
+def make_solver(
+    calibrator: Calibrator,
+    solver: SolverName = "auto",
+    *,
+    lam: float = LAM,
+    mu: float = MU,
+    eps: float = EPS,
+    ignore_index: int | None = None,
+    collective: Collective = ALONE,
+    walk: Walk | None = None,
+    **options: Any,
+) -> Solver:
+    """The object that owns a fit.
+
+    Args:
+        calibrator: fitted in place, from where it is.
+        solver: ``newton``, ``slsqp``, ``adam``, or ``auto`` for the one that suits the calibrator.
+        lam: strength of the penalty on off-diagonal weights.
+        mu: strength of the penalty on biases.
+        eps: strength of the ridge.
+        ignore_index: label of voxels that do not count.
+        collective: the processes that share the data.
+        walk: prepares voxels for newton.
+        **options: further arguments of the solver's class.
+    """
+    kind = choose_solver(calibrator) if solver == "auto" else solver
+    if kind == "newton" and isinstance(calibrator, AffineCalibrator):
+        shared: dict[str, Any] = {"ignore_index": ignore_index, "collective": collective}
+        return NewtonSolver(calibrator, lam, mu, eps, **shared, walk=walk, **options)
+    if kind == "slsqp" and isinstance(calibrator, EnsembleTemperatureScaling):
+        return MixtureSolver(calibrator, ignore_index, collective, **options)
+    if kind == "adam":
+        return AdamSolver(calibrator, lam, mu, eps, ignore_index, collective, **options)
+    raise ValueError(f"{kind} cannot fit {calibrator.name}; use {choose_solver(calibrator)!r} or 'auto'")
 
 
 class Batches:
@@ -104,19 +151,13 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches in order."""
-        if isinstance(self.logits, Tensor) and self.target is not None:
-            yield from self._parts(self.logits, self.target)
-            return
-        for batch in self.logits:
-            yield unpack(batch)
-
-    def _parts(self, logits: Tensor, target: Tensor) -> Iterator[Batch]:
-        """One batch, or several of a list of voxels."""
-        if logits.ndim != 2 or self.voxels is None:
-            yield logits, target, None
-            return
-        for part, labels in zip(torch.split(logits, self.voxels), torch.split(target, self.voxels), strict=True):
-            yield part, labels, None
+        if not isinstance(self.logits, Tensor) or self.target is None:
+            yield from map(unpack, self.logits)
+        elif self.logits.ndim != 2 or self.voxels is None:
+            yield self.logits, self.target, None
+        else:
+            parts = (torch.split(values, self.voxels) for values in (self.logits, self.target))
+            yield from ((logits, target, None) for logits, target in zip(*parts, strict=True))
 
 
 def unpack(batch: AnyBatch) -> Batch:
@@ -126,25 +167,3 @@ def unpack(batch: AnyBatch) -> Batch:
     logits, target = batch[0], batch[1]
     case_ids: Sequence[str] | None = batch[2] if len(batch) > 2 else None
     return logits, target, case_ids
-
-
-def _run(
-    kind: Solver,
-    calibrator: Calibrator,
-    batches: Batches,
-    ignore_index: int | None,
-    strengths: tuple[float, float, float],
-    reduce: Reduce,
-    options: dict[str, Any],
-) -> Certificate:
-    """Hand over to the solver."""
-    if isinstance(calibrator, Identity):
-        nll, count = mean_nll(calibrator, batches, ignore_index)
-        return Certificate("none", True, "nothing to fit", 1, nll, nll, nll, 0.0, count)
-    if kind == "adam":
-        return fit_adam(calibrator, batches, None, ignore_index, *strengths, **options)
-    if kind == "slsqp" and isinstance(calibrator, EnsembleTemperatureScaling):
-        return fit_mixture(calibrator, batches, ignore_index, reduce, **options)
-    if kind == "newton" and isinstance(calibrator, AffineCalibrator):
-        return run_newton(NewtonSolver(calibrator, *strengths, ignore_index, **options), batches, reduce)
-    raise ValueError(f"{kind} cannot fit {calibrator.name}; use {choose_solver(calibrator)!r} or 'auto'")

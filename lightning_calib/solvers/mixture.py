@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from lightning_calib.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
+from lightning_calib.functional.voxels import sums_device
+from lightning_calib.solvers.base import Batch, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
-from lightning_calib.solvers.newton import Batch, NewtonSolver, alone, run_newton
+from lightning_calib.solvers.collective import ALONE, Collective
+from lightning_calib.solvers.newton import NewtonSolver
 from lightning_calib.solvers.sample import Sample
 from lightning_calib.solvers.stream import Walk
-from lightning_calib.solvers.sums import Reduce
 
 Vector = NDArray[np.float64]
 
@@ -42,19 +45,19 @@ def mixture_terms(features: Tensor, position: Tensor, log_temperature: float, we
         features: logits ``(C, m)`` with the largest at 0.
         position: place of the label ``(m,)``.
         log_temperature: ``log T``.
-        weights: ``w (3,)``, float64.
+        weights: ``w (3,)``, float64, where float64 sums are taken.
     """
     tempered = features / math.exp(log_temperature)
     log_probs = tempered.log_softmax(0)
     own = position.unsqueeze(0)
     uniform = torch.full_like(log_probs[0], -math.log(len(log_probs)))
     parts = torch.stack([log_probs.gather(0, own)[0], features.log_softmax(0).gather(0, own)[0], uniform])
-    parts = parts.double()  # (3, m)
-    log_q = (parts + weights.to(parts.device).log().unsqueeze(1)).logsumexp(0)
+    parts = parts.to(weights.device).double()  # (3, m)
+    log_q = (parts + weights.log().unsqueeze(1)).logsumexp(0)
     ratios = (parts - log_q).clamp(max=MAX_LOG_RATIO).exp()  # d log q / d w
     # d log S(z / T)_y / d log T = mean of z / T under S(z / T), less that of the label
     mean = (log_probs.exp() * tempered).sum(0) - tempered.gather(0, own)[0]
-    slope = weights[0].to(parts.device) * ratios[0] * mean.double()
+    slope = weights[0] * ratios[0] * mean.to(weights)
     return -torch.cat([torch.stack([log_q, slope]), ratios])
 
 
@@ -96,28 +99,30 @@ class DataObjective(MixtureObjective):
         num_classes: number of classes.
         batches: logits, targets and case ids, as often as asked for.
         ignore_index: label of voxels that do not count.
-        reduce: sums a float64 tensor over processes.
+        collective: the processes that share the data.
     """
 
     def __init__(
-        self, num_classes: int, batches: Iterable[Batch], ignore_index: int | None, reduce: Reduce = alone
+        self, num_classes: int, batches: Iterable[Batch], ignore_index: int | None, collective: Collective = ALONE
     ) -> None:
         super().__init__()
-        self.batches, self.reduce = batches, reduce
+        self.batches, self.collective = batches, collective
         self.walk = Walk(TemperatureScaling(num_classes), ignore_index)
         self.num_voxels = 0
 
     def mean(self, log_temperature: float, weights: Tensor) -> Tensor:
         """Mean over the voxels of all processes."""
-        total = torch.zeros(6, dtype=torch.float64)
+        total = torch.zeros(5, dtype=torch.float64)
+        voxels = 0
         for logits, target, _ in self.batches:
             case_ids = ["batch"] * (1 if logits.ndim == 2 else len(logits))
+            total, weights = (values.to(sums_device(logits.device)) for values in (total, weights))
             for chunk in self.walk(logits, target, case_ids):
-                total[:5] += mixture_terms(chunk.features, chunk.position, log_temperature, weights).sum(1).cpu()
-                total[5] += len(chunk.target)
-        total = self.reduce(total).cpu()
-        self.num_voxels = int(total[5])
-        return total[:5] / total[5]
+                total += mixture_terms(chunk.features, chunk.position, log_temperature, weights).sum(1)
+                voxels += len(chunk.target)
+        both = self.collective.sum(torch.cat([total.cpu(), torch.tensor([float(voxels)], dtype=torch.float64)]))
+        self.num_voxels = int(both[-1])
+        return both[:-1] / both[-1]
 
 
 class SampleObjective(MixtureObjective):
@@ -133,41 +138,64 @@ class SampleObjective(MixtureObjective):
         return terms @ self.sample.weight / self.sample.weight.sum()
 
 
-def fit_mixture(
-    calibrator: EnsembleTemperatureScaling,
-    batches: Iterable[Batch],
-    ignore_index: int | None = None,
-    reduce: Reduce = alone,
-    max_iterations: int = 100,
-) -> Certificate:
-    """Fit ETS in place.
+class MixtureSolver(Solver):
+    """SLSQP for ETS; it decides itself when to read the data, so that only :meth:`solve` feeds it.
 
     A sample of the voxels says where to begin: SLSQP descends on it from the identity and from the optimum of TS, and
     the better end is where the descent on all voxels starts.
 
     Args:
-        calibrator: the calibrator.
-        batches: a re-iterable of logits, targets and case ids.
+        calibrator: fitted in place.
         ignore_index: label of voxels that do not count.
-        reduce: sums a float64 tensor over processes.
+        collective: the processes that share the data.
         max_iterations: of SLSQP.
     """
-    temperature = TemperatureScaling(calibrator.num_classes)
-    size = SAMPLE_VOXELS // calibrator.num_classes
-    solver = NewtonSolver(temperature, ignore_index=ignore_index, min_voxels=0, sample_size=size)
-    scaling = run_newton(solver, batches, reduce)
-    scaled = np.concatenate([[float(temperature.log_temperature.detach())], IDENTITY[1:]])
-    guess = SampleObjective(Sample.merge(solver.samples))
-    for start in (scaled, IDENTITY):
-        _descend(guess, start, _INSIDE, max_iterations)
-    objective = DataObjective(calibrator.num_classes, batches, ignore_index, reduce)
-    objective(scaled)  # no worse than TS
-    end = _descend(objective, guess.best, (1 - _AWAY) * guess.best[1:] + _AWAY / 3, max_iterations)
-    with torch.no_grad():
-        calibrator.log_temperature.fill_(float(objective.best[0]))
-        calibrator.weights.copy_(torch.from_numpy(objective.best[1:]))
-    calibrator.project_()
-    return _certify(objective, scaling, end)
+
+    name: ClassVar[SolverName] = "slsqp"
+    calibrator: EnsembleTemperatureScaling
+
+    def __init__(
+        self,
+        calibrator: EnsembleTemperatureScaling,
+        ignore_index: int | None = None,
+        collective: Collective = ALONE,
+        max_iterations: int = 100,
+    ) -> None:
+        super().__init__(calibrator, ignore_index, collective)
+        self.max_iterations = max_iterations
+
+    @property
+    def passes(self) -> int:
+        """All passes at once, at the end."""
+        return 0 if self.certificate is None else self.certificate.passes
+
+    def progress(self) -> dict[str, float]:
+        """Objective and passes."""
+        objective = math.nan if self.certificate is None else self.certificate.objective
+        return {"objective": objective, "passes": float(self.passes)}
+
+    @torch.no_grad()
+    def solve(self, batches: Iterable[Batch], val: Iterable[Batch] | None = None) -> Certificate:
+        """Fit to the end."""
+        num_classes, ignore_index, collective = self.calibrator.num_classes, self.ignore_index, self.collective
+        temperature = TemperatureScaling(num_classes)
+        size = SAMPLE_VOXELS // num_classes
+        newton = NewtonSolver(
+            temperature, ignore_index=ignore_index, min_voxels=0, sample_size=size, collective=collective
+        )
+        scaling = newton.solve(batches)
+        scaled = np.concatenate([[float(temperature.log_temperature)], IDENTITY[1:]])
+        guess = SampleObjective(Sample.merge(newton.samples))
+        for start in (scaled, IDENTITY):
+            _descend(guess, start, _INSIDE, self.max_iterations)
+        objective = DataObjective(num_classes, batches, ignore_index, collective)
+        objective(scaled)  # no worse than TS
+        end = _descend(objective, guess.best, (1 - _AWAY) * guess.best[1:] + _AWAY / 3, self.max_iterations)
+        self.calibrator.log_temperature.fill_(float(objective.best[0]))
+        self.calibrator.weights.copy_(torch.from_numpy(objective.best[1:]))
+        self.calibrator.project_()
+        self.certificate = _certify(objective, scaling, end)
+        return self.certificate
 
 
 def _descend(objective: MixtureObjective, start: Vector, weights: Vector, max_iterations: int) -> str:

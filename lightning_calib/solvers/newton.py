@@ -1,24 +1,25 @@
 """Full-batch fits of affine calibrators: one pass over the voxels gives one step of every expert."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator
+from lightning_calib.solvers.base import PassSolver, SolverName, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
+from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.coordinates import coordinates_of
 from lightning_calib.solvers.expert import DENSE_CLASSES, ExpertFit
 from lightning_calib.solvers.model import Regularizer, SampleModel
 from lightning_calib.solvers.objective import EPS, LAM, MU
 from lightning_calib.solvers.sample import Sample
 from lightning_calib.solvers.stream import Walk
-from lightning_calib.solvers.sums import PassSums, Reduce
-from lightning_calib.solvers.survey import Facts, Survey
-
-Batch = tuple[Tensor, Tensor, Sequence[str] | None]
+from lightning_calib.solvers.sums import PassSums
+from lightning_calib.solvers.survey import Counts, Survey
 
 TOLERANCE = 1e-6
 
@@ -31,12 +32,7 @@ MAX_PASSES = 200
 SAMPLE_VALUES = 2**23
 
 
-def alone(sums: Tensor) -> Tensor:
-    """Sum over the only process."""
-    return sums
-
-
-class NewtonSolver:
+class NewtonSolver(PassSolver):
     """Newton's method for TS, VS, MS, MS_c, DC, CDC, CMS_ap and CMS_op as a machine that is fed with passes.
 
     Every pass over the data evaluates objective and gradient of each expert at its trial point, exactly; the
@@ -53,7 +49,8 @@ class NewtonSolver:
         min_voxels: experts with fewer voxels keep the identity; 10 C by default.
         tolerance: largest entry of the projected gradient at which an expert is done.
         sample_size: voxels of each predicted class that give the curvature.
-        chunk_values: values in a chunk of voxels over all classes.
+        collective: the processes that share the data.
+        walk: prepares voxels; one that keeps them serves many fits.
 
     Example:
         >>> from lightning_calib.calibrators import TemperatureScaling
@@ -63,10 +60,13 @@ class NewtonSolver:
         >>> solver = NewtonSolver(TemperatureScaling(3))
         >>> while not solver.done:
         ...     solver.accumulate(logits, target)
-        ...     solver.step()
+        ...     solver.end_pass()
         >>> round(solver.calibrator.temperature.item(), 1)
         2.0
     """
+
+    name: ClassVar[SolverName] = "newton"
+    calibrator: AffineCalibrator
 
     def __init__(
         self,
@@ -79,31 +79,25 @@ class NewtonSolver:
         min_voxels: int | None = None,
         tolerance: float = TOLERANCE,
         sample_size: int | None = None,
-        chunk_values: int | None = None,
+        collective: Collective = ALONE,
+        walk: Walk | None = None,
     ) -> None:
-        _check_strengths(lam=lam, mu=mu, eps=eps)
-        self.calibrator, self.coordinates = calibrator, coordinates_of(calibrator)
-        self.hyperparameters = {"lam": lam, "mu": mu, "eps": eps}
+        super().__init__(calibrator, ignore_index, collective)
+        self.hyperparameters, self.coordinates = strengths(lam, mu, eps), coordinates_of(calibrator)
         self.max_passes, self.tolerance = max_passes, tolerance
         self.min_voxels = 10 * calibrator.num_classes if min_voxels is None else min_voxels
         self.regularizer = Regularizer.build(self.coordinates, lam, mu, eps)
-        self.walk = Walk(calibrator, ignore_index, chunk_values)
+        self.walk = Walk(calibrator, ignore_index) if walk is None else walk
         self.sample_size = sample_size or default_sample_size(
             self.coordinates.num_experts, self.coordinates.size, calibrator.num_classes
         )
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
         self.experts = [ExpertFit(theta, self.regularizer) for theta in start]
-        self.facts: Facts | None = None
+        self.counts: Counts | None = None
         self.survey: Survey | None = self._new_survey()
         self.samples: list[Sample] = []
         self.history: list[float] = []
-        self.certificate: Certificate | None = None
         self._begin_pass()
-
-    @property
-    def done(self) -> bool:
-        """Whether the fit has ended."""
-        return self.certificate is not None
 
     @property
     def passes(self) -> int:
@@ -118,8 +112,9 @@ class NewtonSolver:
     @property
     def gradient_norm(self) -> float:
         """Largest entry of the projected gradient at the best point so far."""
-        return max(expert.gradient_norm for expert in self.experts)
+        return max(expert.best.norm for expert in self.experts)
 
+    @torch.no_grad()
     def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
         """Add a batch to the sums of the current pass.
 
@@ -141,32 +136,40 @@ class NewtonSolver:
             if self.survey is not None:
                 self.survey.add(chunk)
 
-    def step(self, reduce: Reduce = alone) -> None:
-        """End a pass: accept or reject each expert's trial point, propose the next.
-
-        Args:
-            reduce: sums a float64 tensor over processes; the identity in a single process.
-        """
+    @torch.no_grad()
+    def end_pass(self, val_nll: float | None = None) -> None:
+        """Accept or reject each expert's trial point, propose the next."""
         if self.survey is not None:
-            facts, samples = self.survey.finish(reduce)
-            self._prepare(facts, samples)
-        facts = self._facts()
-        loss, gradient = self.sums.reduce(reduce)
+            self._prepare(*self.survey.finish(self.collective))
+        num_voxels = self._counts().num_voxels
+        loss, gradient = self.sums.total(self.collective)
         for number, expert in enumerate(self.experts):
             if expert.active:
-                expert.receive(float(loss[number]) / facts.num_voxels, gradient[number] / facts.num_voxels)
-        self.history.append(sum(expert.value for expert in self.experts))
+                expert.receive(float(loss[number]) / num_voxels, gradient[number] / num_voxels)
+        self.history.append(sum(expert.best.value for expert in self.experts))
         self._check_numbers()
         for expert in self.experts:
             expert.advance(self.tolerance, self.objective)
-        self._agree(reduce)
-        self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
+        if self.collective.size > 1:
+            self._agree()
+        self._write()
         if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
             self._finish()
             return
         if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
             self._resample()
         self._begin_pass()
+
+    def progress(self) -> dict[str, float]:
+        """Objective and gradient at the best point; at the end also how long it took."""
+        found = {"objective": self.objective, "gradient_norm": self.gradient_norm}
+        if self.certificate is not None:
+            found |= {"passes": float(self.passes), "converged": float(self.certificate.converged)}
+        return found
+
+    def _write(self) -> None:
+        """Give the calibrator the best points."""
+        self.coordinates.write(torch.stack([expert.best.theta for expert in self.experts]))
 
     def _misled(self) -> bool:
         """Whether the fit takes so long that its sample must be a bad one."""
@@ -181,14 +184,13 @@ class NewtonSolver:
 
     def _new_survey(self) -> Survey:
         """A survey for the next pass."""
-        known = None if self.facts is None else self.facts.cells
+        known = None if self.counts is None else self.counts.cells
         return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size, known)
 
     def _begin_pass(self) -> None:
         """Empty sums at the trial points."""
         trial = torch.stack([expert.trial for expert in self.experts])
-        active = torch.tensor([expert.active for expert in self.experts])
-        self.sums = PassSums(self.coordinates.affine(trial), active)
+        self.sums = PassSums(self.coordinates.affine(trial), [expert.active for expert in self.experts])
         self.images, self.voxels = 0, 0
 
     def _number(self, logits: Tensor) -> tuple[list[str], int]:
@@ -199,30 +201,30 @@ class NewtonSolver:
         first, self.images = self.images, self.images + len(logits)
         return [str(number) for number in range(first, self.images)], 0
 
-    def _facts(self) -> Facts:
-        """Facts of the first pass."""
-        assert self.facts is not None
-        return self.facts
+    def _counts(self) -> Counts:
+        """Counts of the first pass."""
+        assert self.counts is not None
+        return self.counts
 
-    def _prepare(self, facts: Facts, samples: list[Sample]) -> None:
+    def _prepare(self, counts: Counts, samples: list[Sample]) -> None:
         """Give each expert its model; one expert takes the voxels of all predicted classes."""
-        self.survey, self.facts, self.samples = None, facts, samples
+        self.survey, self.counts, self.samples = None, counts, samples
         if len(self.experts) == 1:
             samples = [Sample.merge(samples)]
         for number, (expert, sample) in enumerate(zip(self.experts, samples, strict=True)):
-            expert.take(SampleModel(sample, facts.num_voxels, self.regularizer))
-            if int(facts.cells[number].sum()) < self.min_voxels:
-                expert.rest(float(facts.identity_loss[number]) / facts.num_voxels)
+            expert.take(SampleModel(sample, counts.num_voxels, self.regularizer))
+            if int(counts.cells[number].sum()) < self.min_voxels:
+                expert.rest(float(counts.identity_loss[number]) / counts.num_voxels)
 
-    def _agree(self, reduce: Reduce) -> None:
+    def _agree(self) -> None:
         """Make trial points and decisions the same bits in every process, whatever their processors round."""
-        mine = torch.stack([torch.cat([e.theta, e.trial, torch.tensor([float(e.active)])]) for e in self.experts])
-        common = reduce(torch.cat([mine.flatten(), torch.ones(1, dtype=torch.float64)])).cpu()
-        if common[-1] == 1:
-            return
-        for expert, row in zip(self.experts, (common[:-1] / common[-1]).view(mine.shape), strict=True):
-            expert.theta, expert.trial = row[: self.coordinates.size], row[self.coordinates.size : -1]
-            expert.active = bool(row[-1] > 0)
+        active = [torch.tensor([float(expert.active)]) for expert in self.experts]
+        mine = torch.stack([torch.cat([e.best.theta, e.trial, on]) for e, on in zip(self.experts, active, strict=True)])
+        common = self.collective.sum(mine) / self.collective.size
+        for expert, row in zip(self.experts, common, strict=True):
+            theta, expert.trial, on = torch.split(row, [self.coordinates.size, self.coordinates.size, 1])
+            expert.best = replace(expert.best, theta=theta)
+            expert.outcome = None if on > 0 else expert.outcome
 
     def _check_numbers(self) -> None:
         """Refuse to go on with NaN."""
@@ -234,11 +236,11 @@ class NewtonSolver:
 
     def _finish(self) -> None:
         """Fall back to the identity where it is better, then certify."""
-        facts = self._facts()
-        for expert, loss in zip(self.experts, facts.identity_loss.tolist(), strict=True):
-            expert.settle(loss / facts.num_voxels)
-        self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
-        self.certificate = self._certify(facts)
+        counts = self._counts()
+        for expert, loss in zip(self.experts, counts.identity_loss.tolist(), strict=True):
+            expert.settle(loss / counts.num_voxels)
+        self._write()
+        self.certificate = self._certify(counts)
         if not self.certificate.converged:
             raise ConvergenceError(
                 f"{self.passes} passes ended at a projected gradient of {self.gradient_norm:.3g}, above the tolerance "
@@ -246,29 +248,29 @@ class NewtonSolver:
                 self.certificate,
             )
 
-    def _certify(self, facts: Facts) -> Certificate:
+    def _certify(self, counts: Counts) -> Certificate:
         """All that is known about the fit."""
         identity = self.coordinates.identity()
-        warnings = facts.warnings()
-        counts = facts.cells.sum(1).tolist()
-        few = [number for number, count in enumerate(counts) if count < self.min_voxels]
+        warnings = counts.warnings()
+        expert_voxels = counts.cells.sum(1).tolist()
+        few = [number for number, count in enumerate(expert_voxels) if count < self.min_voxels]
         if few:
             warnings.append(f"experts {few} have fewer than {self.min_voxels} voxels and keep the identity")
         identity_value = float(self.regularizer.value_and_gradient(identity)[0]) * len(self.experts)
         return Certificate(
             solver="newton",
             converged=not any(expert.active for expert in self.experts),
-            reason=", ".join(sorted({expert.reason for expert in self.experts})),
+            reason=", ".join(sorted({expert.outcome or "budget" for expert in self.experts})),
             passes=self.passes,
-            objective=sum(expert.value for expert in self.experts),
-            identity_objective=float(facts.identity_loss.sum()) / facts.num_voxels + identity_value,
-            nll=sum(expert.loss for expert in self.experts),
+            objective=sum(expert.best.value for expert in self.experts),
+            identity_objective=float(counts.identity_loss.sum()) / counts.num_voxels + identity_value,
+            nll=sum(expert.best.loss for expert in self.experts),
             gradient_norm=self.gradient_norm,
-            num_voxels=facts.num_voxels,
-            expert_voxels=counts,
-            empty_cells=[(int(i), int(j)) for i, j in (facts.cells == 0).nonzero()],
-            missing_classes=(facts.cells.sum(0) == 0).nonzero().flatten().tolist(),
-            identity_experts=[n for n, expert in enumerate(self.experts) if torch.equal(expert.theta, identity)],
+            num_voxels=counts.num_voxels,
+            expert_voxels=expert_voxels,
+            empty_cells=[(int(i), int(j)) for i, j in (counts.cells == 0).nonzero()],
+            missing_classes=(counts.cells.sum(0) == 0).nonzero().flatten().tolist(),
+            identity_experts=[n for n, expert in enumerate(self.experts) if torch.equal(expert.best.theta, identity)],
             hyperparameters=dict(self.hyperparameters),
             history=list(self.history),
             warnings=warnings,
@@ -276,45 +278,27 @@ class NewtonSolver:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed fit needs, between two passes: tensors and plain types only."""
-        return {
+        return super().state_dict() | {
             "experts": [expert.state_dict() for expert in self.experts],
-            "facts": None if self.facts is None else vars(self.facts).copy(),
+            "counts": None if self.counts is None else vars(self.counts).copy(),
             "samples": [vars(sample).copy() for sample in self.samples],
             "history": list(self.history),
             "sample_size": self.sample_size,
             "surveying": self.survey is not None,
-            "certificate": None if self.certificate is None else self.certificate.to_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken, with a solver built by the same arguments."""
+        super().load_state_dict(state)
         self.sample_size = state["sample_size"]
-        if state["facts"] is not None:
-            self._prepare(Facts(**state["facts"]), [Sample(**values) for values in state["samples"]])
+        if state["counts"] is not None:
+            self._prepare(Counts(**state["counts"]), [Sample(**values) for values in state["samples"]])
         self.survey = self._new_survey() if state["surveying"] else None
         for expert, values in zip(self.experts, state["experts"], strict=True):
             expert.load_state_dict(values)
         self.history = list(state["history"])
-        self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
-        self.coordinates.write(torch.stack([expert.theta for expert in self.experts]))
+        self._write()
         self._begin_pass()
-
-
-@torch.no_grad()
-def run_newton(solver: NewtonSolver, batches: Iterable[Batch], reduce: Reduce = alone) -> Certificate:
-    """Feed a solver with passes until it is done.
-
-    Args:
-        solver: at its start, or resumed.
-        batches: a re-iterable of logits, targets and case ids.
-        reduce: sums a float64 tensor over processes.
-    """
-    while not solver.done:
-        for logits, target, case_ids in batches:
-            solver.accumulate(logits, target, case_ids)
-        solver.step(reduce)
-    assert solver.certificate is not None
-    return solver.certificate
 
 
 def default_sample_size(num_experts: int, size: int, num_classes: int) -> int:
@@ -333,10 +317,3 @@ def default_sample_size(num_experts: int, size: int, num_classes: int) -> int:
     shared = 4096 if few else max(16_384, 4 * size)
     wanted = shared // num_classes if num_experts == 1 else 2048
     return max(64, min(wanted, SAMPLE_VALUES // num_classes**2))
-
-
-def _check_strengths(**strengths: float) -> None:
-    """Refuse strengths that make no convex objective."""
-    for name, value in strengths.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be a finite number of at least 0, got {value}")

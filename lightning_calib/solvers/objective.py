@@ -7,10 +7,15 @@ with ``N`` the voxels that count, over all experts. Without the ridge there is u
 drives its weights to infinity, and directions that softmax cannot see stay undecided.
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, ConeScaling, TemperatureScaling
+from lightning_calib.functional.voxels import sums_device
+from lightning_calib.solvers.base import Batch
+from lightning_calib.solvers.collective import ALONE, Collective
 
 LAM, MU, EPS = 1e-3, 1e-3, 1e-8
 
@@ -42,6 +47,84 @@ def nll_sum(
     return torch.where(keep, picked, 0).sum(dtype=wide), keep.sum()
 
 
+class PooledNLL:
+    """Mean NLL over the voxels of all batches; sums stay on the device of the data.
+
+    Args:
+        calibrator: maps pooled logits to log-probabilities.
+        ignore_index: label of voxels that do not count.
+    """
+
+    def __init__(self, calibrator: Calibrator, ignore_index: int | None = None) -> None:
+        self.calibrator, self.ignore_index = calibrator, ignore_index
+        self.sums = torch.zeros(2, dtype=torch.float64)  # NLL and voxels
+
+    @torch.no_grad()
+    def add(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+        """Take a batch."""
+        total, count = nll_sum(self.calibrator, logits, target, self.ignore_index)
+        device = sums_device(total.device)
+        both = torch.stack([total, count.to(total)]).to(device).double()
+        self.sums = self.sums.to(device) + both
+
+    def mean(self, collective: Collective = ALONE) -> tuple[float, int]:
+        """The mean over all processes, and the number of voxels."""
+        total, count = collective.sum(self.sums).tolist()
+        if count == 0:
+            raise ValueError("no valid voxels: every target is ignore_index, or there are no batches")
+        return total / count, int(count)
+
+
+def mean_nll(
+    calibrator: Calibrator,
+    batches: Iterable[Batch],
+    ignore_index: int | None = None,
+    collective: Collective = ALONE,
+) -> tuple[float, int]:
+    """Mean of ``-log q_y`` over the voxels of all batches, and their number."""
+    pooled = PooledNLL(calibrator, ignore_index)
+    for logits, target, _ in batches:
+        pooled.add(logits, target)
+    return pooled.mean(collective)
+
+
+class Regularization:
+    """``sum_i R(W_i, b_i)`` and the ridge of a calibrator as it is when called; knows the identity from the first call.
+
+    Args:
+        calibrator: the calibrator.
+        lam: strength of the penalty on off-diagonal weights.
+        mu: strength of the penalty on biases.
+        eps: strength of the ridge.
+    """
+
+    def __init__(self, calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS) -> None:
+        self.calibrator, self.lam, self.mu, self.eps = calibrator, lam, mu, eps
+        self._identity: list[Tensor] = []
+
+    def __call__(self) -> Tensor:
+        """What is added to the mean NLL."""
+        return self.calibrator.penalty(self.lam, self.mu) + self.ridge()
+
+    def ridge(self) -> Tensor:
+        """``(eps / 2) |theta - theta_identity|²``; 0 for calibrators that are not affine."""
+        calibrator = self.calibrator
+        if not isinstance(calibrator, AffineCalibrator):
+            return torch.zeros(())
+        if isinstance(calibrator, TemperatureScaling):
+            return self.eps / 2 * (1 / calibrator.temperature - 1).square()
+        if not self._identity:
+            start = type(calibrator)(calibrator.num_classes, calibrator.spatial_dims)
+            pairs = zip(start.parameters(), calibrator.parameters(), strict=True)
+            self._identity = [identity.detach().to(value) for identity, value in pairs]
+        terms = []
+        for (name, value), identity in zip(calibrator.named_parameters(), self._identity, strict=True):
+            bounded = isinstance(calibrator, ConeScaling) and name in ("inner", "bias_gaps")
+            effective = calibrator.non_negative(value) if bounded else value  # type: ignore[operator]
+            terms.append((effective - identity).square().sum())
+        return self.eps / 2 * sum(terms[1:], start=terms[0])
+
+
 def ridge(calibrator: Calibrator, eps: float = EPS) -> Tensor:
     r"""``(eps / 2) |theta - theta_identity|²`` of affine calibrators, in the coordinates that newton uses.
 
@@ -53,17 +136,7 @@ def ridge(calibrator: Calibrator, eps: float = EPS) -> Tensor:
         >>> ridge(MatrixScaling(3)).item()
         0.0
     """
-    if not isinstance(calibrator, AffineCalibrator):
-        return torch.zeros(())
-    if isinstance(calibrator, TemperatureScaling):
-        return eps / 2 * (1 / calibrator.temperature - 1).square()
-    start = type(calibrator)(calibrator.num_classes, calibrator.spatial_dims)
-    total = torch.zeros(())
-    for (name, value), identity in zip(calibrator.named_parameters(), start.parameters(), strict=True):
-        bounded = isinstance(calibrator, ConeScaling) and name in ("inner", "bias_gaps")
-        effective = calibrator.non_negative(value) if bounded else value  # type: ignore[operator]
-        total = total + (effective - identity.to(value)).square().sum()
-    return eps / 2 * total
+    return Regularization(calibrator, eps=eps).ridge()
 
 
 def regularization(calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS) -> Tensor:
@@ -74,4 +147,4 @@ def regularization(calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps
         >>> regularization(build("cms_op", 3)).item()
         0.0
     """
-    return calibrator.penalty(lam, mu) + ridge(calibrator, eps)
+    return Regularization(calibrator, lam, mu, eps)()

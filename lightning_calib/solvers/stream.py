@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from lightning_calib.functional.voxels import as_images
 
 # Values of a chunk over all classes: a few such arrays fit a core's cache, or keep a GPU busy.
 CHUNK_VALUES = {"cpu": 2**18, "cuda": 2**24}
+
+# Bytes of prepared voxels that a search keeps; cases beyond that are prepared anew in every pass.
+KEPT_BYTES = 3 * 2**29
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Chunk:
     def logits(self) -> Tensor:
         """Logits ``(C, m)`` in the order of the other columns; only the first pass needs them."""
         return self.unsorted if self.order is None else self.unsorted.index_select(1, self.order)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        values = (getattr(self, entry.name) for entry in fields(self))
+        return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class Walk:
         values = self.chunk_values or CHUNK_VALUES.get(logits.device.type, CHUNK_VALUES["cuda"])
         size = max(1, values // images.shape[1])
         for image, label, case_id in zip(images, labels, case_ids, strict=True):
+            check_labels(label, len(image), case_id, self.ignore_index)
             for start in range(0, image.shape[1], size):
                 part = slice(start, start + size)
                 yield from self._chunk(image[:, part], label[part], first_index + start, case_id)
@@ -83,12 +93,11 @@ class Walk:
         """The voxels that count, as a chunk; none where all are ignored."""
         index = torch.arange(first, first + target.shape[0], device=target.device)
         if self.ignore_index is not None:
-            keep = target != self.ignore_index
-            if not bool(keep.all()):
-                logits, target, index = logits[:, keep], target[keep], index[keep]
+            keep = (target != self.ignore_index).nonzero().squeeze(1)
+            if len(keep) < len(target):
+                logits, target, index = logits.index_select(1, keep), target[keep], index[keep]
         if target.shape[0] == 0:
             return
-        _check_labels(target, logits.shape[0], case_id)
         logits = logits.to(self.calibrator.compute_dtype(logits))
         yield self._view(logits, target.long(), index, case_id)
 
@@ -104,6 +113,49 @@ class Walk:
         # index_select: a fifth of the time of features[:, order]
         columns = (features.index_select(1, order), target[order], position[order], index[order])
         return Chunk(logits, order, *columns, case_id, _slices(expert))
+
+
+@dataclass(frozen=True)
+class KeptWalk(Walk):
+    """A walk that remembers the chunks of each case, for many fits of one pipeline.
+
+    Sorting voxels by expert and classes by rank takes most of a pass, and does not depend on the parameters. What it
+    is told must therefore stay true as long as it lives:
+
+    - a batch holds one whole case, or none;
+    - a case id stands for the same logits and labels, on the same device, whenever it comes;
+    - whoever uses the walk fits calibrators of one kind and precision: those that see a voxel as ``calibrator`` does.
+
+    Args:
+        calibrator: says what the features are.
+        ignore_index: label of voxels that are left out.
+        chunk_values: values in a chunk over all classes; by default what suits the device.
+        memory: bytes to keep; cases beyond are prepared anew.
+    """
+
+    memory: int = KEPT_BYTES
+    kept: dict[str, list[Chunk]] = field(default_factory=dict)
+
+    def __call__(
+        self, logits: Tensor, target: Tensor, case_ids: Sequence[str], first_index: int = 0
+    ) -> Iterator[Chunk]:
+        """Chunks of a whole case, from memory where they are kept."""
+        if len(case_ids) > 1 or first_index:
+            raise ValueError(f"cases {', '.join(case_ids)} in one batch: kept voxels come case by case")
+        for case_id in case_ids:
+            if case_id in self.kept:
+                yield from self.kept[case_id]
+                continue
+            chunks = []
+            for chunk in super().__call__(logits, target, case_ids):
+                chunks.append(chunk)
+                yield chunk
+            if self.used() + sum(chunk.nbytes for chunk in chunks) <= self.memory:
+                self.kept[case_id] = chunks
+
+    def used(self) -> int:
+        """Bytes that are kept now."""
+        return sum(chunk.nbytes for chunks in self.kept.values() for chunk in chunks)
 
 
 def case_hash(case_id: str) -> int:
@@ -126,13 +178,16 @@ def _slices(expert: Tensor) -> tuple[tuple[int, slice], ...]:
     """Runs of equal values in a sorted vector ``(m,)``."""
     present, counts = torch.unique_consecutive(expert, return_counts=True)
     stops = counts.cumsum(0)
-    runs = zip(present.tolist(), (stops - counts).tolist(), stops.tolist(), strict=True)
+    runs = torch.stack([present, stops - counts, stops], dim=1).tolist()
     return tuple((number, slice(start, stop)) for number, start, stop in runs)
 
 
-def _check_labels(target: Tensor, num_classes: int, case_id: str) -> None:
-    """Refuse labels that name no class."""
-    low, high = (int(value) for value in target.aminmax())
+def check_labels(label: Tensor, num_classes: int, case_id: str, ignore_index: int | None) -> None:
+    """Refuse labels of a case that name no class."""
+    counted = label if ignore_index is None else label[label != ignore_index]
+    if counted.numel() == 0:
+        return
+    low, high = torch.stack(counted.aminmax()).tolist()
     if low < 0 or high >= num_classes:
         raise ValueError(
             f"case {case_id!r}: the target holds labels from {low} to {high}, but there are {num_classes} classes; "

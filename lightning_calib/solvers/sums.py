@@ -1,14 +1,15 @@
 """Sums over all voxels at one point: loss and gradient of each expert, taken in float64."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from lightning_calib.calibrators import AffineCalibrator, Calibrator
 from lightning_calib.functional.voxels import sums_device
-from lightning_calib.solvers.stream import Chunk
-
-Reduce = Callable[[Tensor], Tensor]
+from lightning_calib.solvers.collective import ALONE, Collective
+from lightning_calib.solvers.objective import PooledNLL
+from lightning_calib.solvers.stream import Chunk, Walk
 
 
 def residuals(matrices: list[Tensor], chunk: Chunk, runs: list[tuple[int, slice]]) -> tuple[Tensor, Tensor]:
@@ -40,12 +41,13 @@ class PassSums:
 
     Args:
         matrices: ``[W | b] (E, C, C + 1)`` of the point.
-        active: experts that take part ``(E,)``; the voxels of others are passed over.
+        active: experts that take part, all by default; the voxels of others are passed over.
     """
 
-    def __init__(self, matrices: Tensor, active: Tensor) -> None:
+    def __init__(self, matrices: Tensor, active: list[bool] | None = None) -> None:
         self.matrices = matrices
-        self.active: set[int] = set(active.nonzero().flatten().tolist())
+        taking_part = [True] * len(matrices) if active is None else active
+        self.active = {number for number, takes_part in enumerate(taking_part) if takes_part}
         self.loss = torch.zeros(matrices.shape[0], dtype=torch.float64)
         self.gradient = torch.zeros_like(matrices)
         self._local: dict[torch.dtype, Tensor] = {}
@@ -67,9 +69,9 @@ class PassSums:
             self.gradient[expert, :, -1] += own.sum(1).to(self.gradient)
             start = stop
 
-    def reduce(self, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    def total(self, collective: Collective) -> tuple[Tensor, Tensor]:
         """Loss and gradient over all processes, on the CPU."""
-        flat = reduce(torch.cat([self.loss, self.gradient.flatten()]))
+        flat = collective.sum(torch.cat([self.loss, self.gradient.flatten()]))
         loss, gradient = torch.split(flat.cpu(), [self.loss.numel(), self.gradient.numel()])
         return loss, gradient.view(self.gradient.shape)
 
@@ -83,3 +85,42 @@ class PassSums:
         """Keep the sums where they are added to."""
         if self.loss.device != device:
             self.loss, self.gradient = self.loss.to(device), self.gradient.to(device)
+
+
+class AffineNLL:
+    """Mean NLL over all voxels by the sums that newton takes, on voxels that may be prepared already.
+
+    Equal to the mean over ``calibrator(logits)`` up to rounding, without the repair of preservation, which moves
+    nothing by more than the last digit.
+
+    Args:
+        calibrator: any affine one.
+        walk: how to prepare voxels.
+    """
+
+    @torch.no_grad()
+    def __init__(self, calibrator: AffineCalibrator, walk: Walk) -> None:
+        weight, bias = calibrator.assemble()
+        self.walk, self.voxels = walk, 0
+        self.sums = PassSums(torch.cat([weight, bias.unsqueeze(-1)], dim=-1).cpu().double())
+
+    @torch.no_grad()
+    def add(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+        """Take a batch; without case ids, one image or list of voxels."""
+        for chunk in self.walk(logits, target, ["0"] if case_ids is None else case_ids):
+            self.sums.add(chunk)
+            self.voxels += chunk.target.numel()
+
+    def mean(self, collective: Collective = ALONE) -> tuple[float, int]:
+        """The mean over all processes, and the number of voxels."""
+        count = torch.tensor([self.voxels], dtype=torch.float64)
+        loss = collective.sum(torch.cat([self.sums.loss.cpu(), count]))
+        voxels = int(loss[-1])
+        return float(loss[:-1].sum()) / voxels, voxels
+
+
+def pooled_nll(calibrator: Calibrator, ignore_index: int | None, walk: Walk | None) -> PooledNLL | AffineNLL:
+    """Empty sums for the NLL of a calibrator; where voxels are prepared, on those."""
+    if walk is not None and isinstance(calibrator, AffineCalibrator):
+        return AffineNLL(calibrator, walk)
+    return PooledNLL(calibrator, ignore_index)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from lightning_calib.functional.experts import winning_class
+from lightning_calib.functional.voxels import sums_device
+from lightning_calib.solvers.collective import Collective
 from lightning_calib.solvers.sample import Sample, Sampler
 from lightning_calib.solvers.stream import Chunk
-from lightning_calib.solvers.sums import Reduce
 
 # Share of voxels with the logits of their neighbour above which a region was probably never predicted.
 CONSTANT_SHARE = 0.01
@@ -18,7 +19,7 @@ CERTAIN_WEIGHT = 0.25
 
 
 @dataclass(frozen=True)
-class Facts:
+class Counts:
     """Results of a survey, the same in every process.
 
     Attributes:
@@ -52,7 +53,7 @@ class Facts:
 
 
 class Survey:
-    """Sums of the first pass.
+    """Sums of the first pass; they stay on the device of the data.
 
     Args:
         num_experts: ``E``.
@@ -62,44 +63,55 @@ class Survey:
     """
 
     def __init__(self, num_experts: int, num_classes: int, sample_size: int, known: Tensor | None = None) -> None:
-        self.num_experts = num_experts
+        self.shape = (num_experts, num_classes)
         self.rarity: Tensor | None = None  # (E, C): 1 for a class with a fair share of the expert's voxels
         if known is not None:
             self.rarity = known.sum(1, keepdim=True) / (num_classes * known.clamp(min=1))
-        self.cells = torch.zeros(num_experts, num_classes, dtype=torch.float64)
-        self.identity_loss = torch.zeros(num_experts, dtype=torch.float64)
-        self.repeated = torch.zeros(1, dtype=torch.float64)
+        self.sums = torch.zeros(num_experts * num_classes + num_experts + 1, dtype=torch.float64)
         self.sampler = Sampler(num_classes, sample_size)
 
     def add(self, chunk: Chunk) -> None:
         """Add the voxels of a chunk."""
         logits = chunk.logits
+        self.sums = self.sums.to(sums_device(logits.device))
         log_probs = logits.log_softmax(0)
-        loss = -log_probs.gather(0, chunk.target.unsqueeze(0)).squeeze(0)
-        for expert, part in chunk.experts:
-            self.identity_loss[expert] += loss[part].sum(dtype=torch.float64).cpu()
-            self.cells[expert] += torch.bincount(chunk.target[part], minlength=self.cells.shape[1]).cpu()
-        self.repeated += (logits[:, 1:] == logits[:, :-1]).all(0).sum().cpu()
+        self._count(chunk, logits, log_probs)
         probs = log_probs.exp_()
         weight = 1 - probs.square().sum(0) + CERTAIN_WEIGHT
         if self.rarity is not None:
+            self.rarity = self.rarity.to(probs)
             for expert, part in chunk.experts:
-                rare = probs[:, part] * self.rarity[expert].to(probs).unsqueeze(1)
+                rare = probs[:, part] * self.rarity[expert].unsqueeze(1)
                 weight[part] = weight[part].maximum(rare.amax(0))
         self.sampler.add(chunk, self._stratum(chunk, logits), weight)
 
-    def finish(self, reduce: Reduce) -> tuple[Facts, list[Sample]]:
-        """Facts and sample over all processes."""
-        sums = reduce(torch.cat([self.cells.flatten(), self.identity_loss, self.repeated])).cpu()
-        cells, loss, repeated = torch.split(sums, [self.cells.numel(), self.num_experts, 1])
-        facts = Facts(cells.view(self.cells.shape).round().long(), loss, int(repeated))
-        if facts.num_voxels == 0:
+    def finish(self, collective: Collective) -> tuple[Counts, list[Sample]]:
+        """Counts and sample over all processes."""
+        cells, loss, repeated = self._parts(collective.sum(self.sums).cpu())
+        counts = Counts(cells.round().long(), loss, int(repeated))
+        if counts.num_voxels == 0:
             raise ValueError("no valid voxels to fit on: every target is ignore_index, or there are no batches")
-        return facts, self.sampler.finish(reduce)
+        return counts, self.sampler.finish(collective)
+
+    def _parts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Views of ``cells (E, C)``, ``identity_loss (E,)`` and ``repeated (1,)``."""
+        num_experts, num_classes = self.shape
+        cells, loss, repeated = torch.split(sums, [num_experts * num_classes, num_experts, 1])
+        return cells.view(self.shape), loss, repeated
+
+    def _count(self, chunk: Chunk, logits: Tensor, log_probs: Tensor) -> None:
+        cells, identity_loss, repeated = self._parts(self.sums)
+        loss = -log_probs.gather(0, chunk.target.unsqueeze(0)).squeeze(0)
+        for expert, part in chunk.experts:
+            identity_loss[expert] += loss[part].sum(dtype=torch.float64).to(identity_loss)
+            cells[expert] += torch.bincount(chunk.target[part], minlength=self.shape[1]).to(cells)
+        repeated += (logits[:, 1:] == logits[:, :-1]).all(0).sum().to(repeated)
 
     def _stratum(self, chunk: Chunk, logits: Tensor) -> Tensor:
         """Predicted class ``(m,)``; experts are those already."""
-        if self.num_experts == 1:
+        if self.shape[0] == 1:
             return winning_class(logits.unsqueeze(0))[0]
-        sizes = [part.stop - part.start for _, part in chunk.experts]
-        return torch.tensor([expert for expert, _ in chunk.experts]).repeat_interleave(torch.tensor(sizes))
+        stratum = torch.empty_like(chunk.target)
+        for expert, part in chunk.experts:
+            stratum[part] = expert
+        return stratum

@@ -1,51 +1,76 @@
-"""The LightningModule that fits and tests one calibrator on stored outputs."""
+"""The LightningModule that fits one calibrator on stored outputs."""
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
-from pytorch_lightning import Callback, LightningModule
-from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning import LightningModule
+from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.trainer.states import TrainerFn
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor
-from torch.optim import Adam
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim import Optimizer
+from torch.utils.data import DistributedSampler
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, build
-from lightning_calib.metrics import score_collection
-from lightning_calib.solvers import Certificate, NewtonSolver, nll_sum, regularization
-from lightning_calib.solvers.fit import Solver, choose_solver, fit
-from lightning_calib.solvers.objective import EPS, LAM, MU
-from lightning_calib.tasks.selection import Selection
+from lightning_calib.calibrators import Calibrator, Identity, build
+from lightning_calib.metrics import FreeEnergySpread
+from lightning_calib.solvers import AdamSolver, Certificate, PassSolver, Solver, SolverName, choose_solver, make_solver
+from lightning_calib.solvers.adam import check_rates
+from lightning_calib.solvers.base import Batch as SolverBatch
+from lightning_calib.solvers.base import BatchKind
+from lightning_calib.solvers.fit import AnyBatch, batch_kind, unpack
+from lightning_calib.solvers.objective import EPS, LAM, MU, PooledNLL
+from lightning_calib.solvers.stream import Walk
+from lightning_calib.solvers.sums import AffineNLL, pooled_nll
+from lightning_calib.tasks.collective import StrategyCollective
+from lightning_calib.tasks.scores import calibration_scores
 
 Batch = dict[str, Any]
-MAX_EPOCHS = 300
 
 
-class LoaderBatches:
-    """Batches of a DataLoader on a device, as solvers take them."""
+class DeviceBatches:
+    """Batches on a device, as solvers take them; a DataLoader is told each time through that it is another epoch.
 
-    def __init__(self, loader: Iterable[Batch], device: torch.device) -> None:
-        self.loader, self.device = loader, device
+    Args:
+        batches: a DataLoader, or anything else that :func:`~lightning_calib.solvers.fit` takes.
+        device: where to.
+    """
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    def __init__(self, batches: Iterable[AnyBatch], device: torch.device) -> None:
+        self.batches, self.device, self.epoch = batches, device, 0
+
+    def __iter__(self) -> Iterator[SolverBatch]:
         """One pass."""
-        for batch in self.loader:
-            yield batch["logits"].to(self.device), batch["target"].to(self.device), batch["case_id"]
+        sampler = getattr(self.batches, "sampler", None)
+        if isinstance(sampler, DistributedSampler):
+            sampler.set_epoch(self.epoch)
+        self.epoch += 1
+        for logits, target, case_ids in map(unpack, self.batches):
+            yield logits.to(self.device), target.to(self.device), case_ids
+
+
+class SolverSteps(Optimizer):
+    """Makes each step of a solver one of Lightning's, which counts them for ``max_steps`` and checkpoints."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Have the solver step."""
+        if closure is not None:
+            closure()
 
 
 class CalibrationTask(LightningModule):
-    """Fit a calibrator with ``Trainer.fit``, judge it with ``Trainer.test``.
+    """Fit a calibrator with ``Trainer.fit``: an epoch is a pass of its solver over the data.
 
-    Full-batch solvers (``newton``, ``slsqp``) take one pass over the data an epoch: sums are taken batch by batch,
-    added over processes at the end of the epoch, and the solver moves; it stops the trainer when it is done.
-    ``adam`` is ordinary gradient descent as in the paper: ``ReduceLROnPlateau`` and early stopping on the NLL of
-    ``val``, of which the best epoch is kept. The identity is its epoch 0.
+    ``newton`` sums batch by batch, over processes at the end of the epoch, and moves; ``slsqp`` takes all its passes
+    in one epoch; both stop the trainer when they are done. ``adam`` steps at every batch as in the paper: the learning
+    rate halves on plateaus, the NLL of ``val`` stops it, and the best epoch is kept, the identity among them as
+    epoch 0. Where there is no ``val``, adam takes all epochs and keeps the last.
 
-    Logs ``fit/objective``, ``fit/gradient_norm``, ``fit/passes``, ``fit/converged`` or ``fit/loss``; ``val/nll``
-    (all voxels pooled) and ``val/identity_nll``; ``test/<score>`` for every score.
+    Logs ``fit/objective``, ``fit/gradient_norm``, ``fit/passes``, ``fit/converged`` or ``fit/loss`` and ``fit/lr``;
+    ``val/nll`` (all voxels pooled) and ``val/identity_nll``.
 
     Args:
         calibrator: key of ``CALIBRATORS``, or the calibrator itself, which is fitted from where it is.
@@ -60,6 +85,15 @@ class CalibrationTask(LightningModule):
         lr: learning rate of adam.
         patience: epochs without a better ``val`` NLL after which adam stops; half of it halves the rate.
         weight_decay: adam's weight decay, for local temperature scaling.
+        max_epochs: epochs of adam at most; by default as many as the Trainer takes.
+        start: parameters to start from.
+        walk: prepared voxels for newton and its NLL on ``val``, see ``KeptWalk``.
+        val_every_pass: judge newton on ``val`` after every pass; otherwise at the end only.
+
+    Attributes:
+        machine: the solver, once a fit has begun.
+        curve: epoch and NLL on ``val``.
+        identity_nll: NLL on ``val`` without calibration; NaN before it is known.
 
     Example:
         >>> task = CalibrationTask("cms_op", num_classes=3)
@@ -76,192 +110,179 @@ class CalibrationTask(LightningModule):
         spatial_dims: int = 2,
         ignore_index: int | None = None,
         background: int | None = None,
-        solver: Solver = "auto",
+        solver: SolverName = "auto",
         lam: float = LAM,
         mu: float = MU,
         eps: float = EPS,
         lr: float = 1e-2,
         patience: int = 20,
         weight_decay: float = 0.0,
+        max_epochs: int | None = None,
+        start: dict[str, Tensor] | None = None,
+        walk: Walk | None = None,
+        val_every_pass: bool = True,
     ) -> None:
         super().__init__()
-        if patience < 1 or lr <= 0 or weight_decay < 0:
-            raise ValueError(f"lr = {lr}, patience = {patience}, weight_decay = {weight_decay}: out of range")
+        check_rates(lr, patience, weight_decay)
         named = isinstance(calibrator, str)
-        self.save_hyperparameters(ignore=[] if named else ["calibrator"])
+        self.save_hyperparameters(ignore=["start", "walk", *([] if named else ["calibrator"])])
+        self.automatic_optimization = False
         self.calibrator = build(calibrator, num_classes, spatial_dims) if isinstance(calibrator, str) else calibrator
-        self.ignore_index = ignore_index
-        self.solver: Solver = choose_solver(self.calibrator) if solver == "auto" else solver
-        self.strengths = {"lam": lam, "mu": mu, "eps": eps}
-        self.lr, self.patience, self.weight_decay = lr, patience, weight_decay
-        self.automatic_optimization = self.solver == "adam"
-        self.newton: NewtonSolver | None = None
-        self.certificate: Certificate | None = None
-        self.selection = Selection()
+        if start is not None:
+            self.calibrator.load_state_dict(start)
+        self.ignore_index, self.val_every_pass = ignore_index, val_every_pass
+        self.solver: SolverName = choose_solver(self.calibrator) if solver == "auto" else solver
+        self.options: dict[str, Any] = {"lam": lam, "mu": mu, "eps": eps, "ignore_index": ignore_index, "walk": walk}
+        if self.solver == "adam":
+            self.options |= {"lr": lr, "patience": patience, "weight_decay": weight_decay, "max_epochs": max_epochs}
+        self.machine: Solver | None = None
+        self.curve: list[tuple[int, float]] = []
+        self.identity_nll = math.nan
         self._resumed: dict[str, Any] | None = None
         self.configure_metrics(background)
 
     def configure_metrics(self, background: int | None) -> None:
         """Scores of the test set."""
-        self.scores = score_collection(self.ignore_index, background)
+        self.scores = calibration_scores(self.ignore_index, background)
+        self.energy = FreeEnergySpread(ignore_index=self.ignore_index)
 
     @property
-    def batches(self) -> Literal["cases", "voxels", "images"]:
+    def batches(self) -> BatchKind:
         """What ``train_batches`` of the data module must be."""
-        if self.solver != "adam":
-            return "cases"
-        return "images" if self.calibrator.looks_at == "neighbourhood" else "voxels"
+        return batch_kind(self.calibrator, self.solver)
 
-    def describe(self) -> dict[str, Any]:
-        """The certificate as plain types; for adam, how it ended."""
-        if self.certificate is not None:
-            return self.certificate.to_dict()
-        stopped = self.trainer.should_stop
-        return {
-            "solver": self.solver,
-            "converged": stopped,
-            "reason": "no better NLL on val" if stopped else "the budget of epochs ended",
-            "passes": len(self.selection.curve),
-            "hyperparameters": {**self.strengths, "lr": self.lr, "patience": self.patience},
-        }
+    @property
+    def certificate(self) -> Certificate | None:
+        """What is known about the fit; None until it has ended."""
+        return None if self.machine is None else self.machine.certificate
+
+    @property
+    def val_nll(self) -> float:
+        """NLL on ``val`` of the calibrator that came out; NaN where there is no ``val``."""
+        if not self.curve:
+            return math.nan
+        return self.machine.best_nll if isinstance(self.machine, AdamSolver) else self.curve[-1][1]
 
     def forward(self, logits: Tensor) -> Tensor:
         """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``."""
         log_probs: Tensor = self.calibrator(logits)
         return log_probs
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Adam and its schedule; full-batch solvers need no optimiser."""
-        if self.solver != "adam":
-            return []
-        optimizer = Adam(self.calibrator.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        if not self.trainer.enable_validation:
-            return optimizer
-        schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=self.patience // 2)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val/nll"}}
-
-    def configure_callbacks(self) -> list[Callback]:
-        """Early stopping for adam."""
-        stops = self.solver == "adam" and self.trainer.enable_validation
-        return [EarlyStopping("val/nll", patience=self.patience)] if stops else []
+    def configure_optimizers(self) -> Optimizer:
+        """Lightning's view of the solver."""
+        return SolverSteps(self.calibrator.parameters())
 
     def setup(self, stage: str) -> None:
-        """Refuse what the solver cannot fit, before anything is set up for it."""
-        if stage == "fit" and not list(self.calibrator.parameters()):
+        """Build the solver; refuse what it cannot fit."""
+        if stage != "fit":
+            return
+        if not list(self.calibrator.parameters()):
             raise ValueError(f"{self.calibrator.name} has nothing to fit: test it as it is")
-        if stage == "fit" and self.solver not in ("adam", choose_solver(self.calibrator)):
-            raise ValueError(f"{self.solver} cannot fit {self.calibrator.name}; leave the solver at auto, or use adam")
+        collective = StrategyCollective(self.trainer.strategy)
+        self.machine = make_solver(self.calibrator, self.solver, collective=collective, **self.options)
 
     def on_fit_start(self) -> None:
-        """Build newton's machine, or bring it back to where a checkpoint left it."""
-        if self.solver != "newton":
-            return
-        assert isinstance(self.calibrator, AffineCalibrator)  # setup has made sure
-        lam, mu, eps = self.strengths.values()
-        self.newton = NewtonSolver(self.calibrator, lam, mu, eps, self.ignore_index)
-        if self._resumed is not None:
-            self.newton.load_state_dict(self._resumed)
-            self.certificate = self.newton.certificate
-            self.trainer.should_stop = self.newton.done
+        """Bring the solver back to where a checkpoint left it."""
+        if self._resumed is not None and self.machine is not None:
+            self.machine.load_state_dict(self._resumed)
+            self.trainer.should_stop = self.machine.done
 
     def on_train_epoch_start(self) -> None:
-        """SLSQP decides itself when to read the data: it takes all its passes at once."""
-        if self.solver == "slsqp":
-            self.certificate = fit(
-                self.calibrator,
-                LoaderBatches(self.trainer.train_dataloader or [], self.device),
-                ignore_index=self.ignore_index,
-                solver="slsqp",
-                reduce=self._sum,
-            )
-            self._log({"fit/objective": self.certificate.objective, "fit/passes": float(self.certificate.passes)})
+        """A solver that reads the data itself takes all its passes at once."""
+        if self.machine is not None and not isinstance(self.machine, PassSolver) and not self.machine.done:
+            self.machine.solve(DeviceBatches(self.trainer.train_dataloader or [], self.device))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
-        """Adam's loss, or one more batch in the sums of newton's pass."""
-        if self.solver == "adam":
-            return self._loss(batch)
-        if self.newton is not None:
-            self.newton.accumulate(batch["logits"], batch["target"], batch["case_id"])
-            if self.trainer.is_last_batch:  # before validation, which is to see the new point
-                self._end_pass(self.newton)
-        if self.certificate is not None:
-            self.trainer.should_stop = self.trainer.is_last_batch
-        return None
-
-    def _end_pass(self, newton: NewtonSolver) -> None:
-        newton.step(reduce=self._sum)
-        facts = {"objective": newton.objective, "gradient_norm": newton.gradient_norm}
-        if newton.certificate is not None:
-            self.certificate = newton.certificate
-            facts |= {"passes": newton.passes, "converged": newton.certificate.converged}
-        self._log({f"fit/{name}": float(value) for name, value in facts.items()})
-
-    def _loss(self, batch: Batch) -> Tensor:
-        """Objective of a batch that is spread over processes; averaging over them gives the right gradient."""
-        total, count = nll_sum(self.calibrator, batch["logits"], batch["target"], self.ignore_index)
-        count = self._sum(count.to(total)).clamp(min=1)
-        loss = total * self.trainer.world_size / count + regularization(self.calibrator, **self.strengths)
-        self.log("fit/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
-        return loss
-
-    def optimizer_step(self, *args: Any, **options: Any) -> None:
-        """Step, then bring parameters back into their bounds."""
-        super().optimizer_step(*args, **options)
-        self.calibrator.project_()
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Give the solver a batch; newton ends its pass with the last one, before ``val`` sees the new point."""
+        machine, last = self.machine, self.trainer.is_last_batch
+        assert machine is not None
+        if isinstance(machine, AdamSolver):
+            self._step(lambda: machine.accumulate(batch["logits"], batch["target"]))
+            return
+        if isinstance(machine, PassSolver):
+            machine.accumulate(batch["logits"], batch["target"], batch["case_id"])
+        if last:
+            self._step(machine.end_pass if isinstance(machine, PassSolver) else None)
+            self._tell(machine)
 
     def on_validation_epoch_start(self) -> None:
-        """Empty sums: NLL of the calibrator, NLL of the identity, voxels."""
-        self._val = torch.zeros(3, dtype=torch.float64)
+        """Empty sums."""
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        skipped = fitting and not (self.val_every_pass or isinstance(self.machine, AdamSolver) or self.certificate)
+        self._val: list[PooledNLL | AffineNLL] = []
+        if not skipped:
+            self._val.append(pooled_nll(self.calibrator, self.ignore_index, self.options["walk"]))
+        if not skipped and math.isnan(self.identity_nll):
+            self._val.append(PooledNLL(Identity(self.calibrator.num_classes), self.ignore_index))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a case to the sums."""
-        logits, target = batch["logits"], batch["target"]
-        total, count = nll_sum(self.calibrator, logits, target, self.ignore_index)
-        identity = torch.zeros_like(total)
-        if math.isnan(self.selection.identity_nll):
-            identity, _ = nll_sum(Identity(self.calibrator.num_classes), logits, target, self.ignore_index)
-        self._val += torch.stack([total, identity, count.to(total)]).double().cpu()
+        for pooled in self._val:
+            pooled.add(batch["logits"], batch["target"], batch["case_id"])
 
     def on_validation_epoch_end(self) -> None:
         """NLL over all voxels of all processes."""
-        total, identity, count = self._sum(self._val).tolist()
-        if self.trainer.sanity_checking:  # a few cases only
+        if self.trainer.sanity_checking or not self._val:  # a few cases only
             return
-        if math.isnan(self.selection.identity_nll):
-            self.selection.identity_nll = identity / count
-        self._log({"val/nll": total / count, "val/identity_nll": self.selection.identity_nll})
-        if self.trainer.state.fn == TrainerFn.FITTING:
-            self.selection.add(self.current_epoch + 1, total / count, self.calibrator)
+        nll, *identity = [pooled.mean(StrategyCollective(self.trainer.strategy))[0] for pooled in self._val]
+        if identity:
+            (self.identity_nll,) = identity
+        self._log({"val/nll": nll, "val/identity_nll": self.identity_nll})
+        machine = self.machine
+        if self.trainer.state.fn != TrainerFn.FITTING or machine is None:
+            return
+        by_epoch = self.val_every_pass or isinstance(machine, AdamSolver)
+        self.curve.append((self.current_epoch + 1 if by_epoch else machine.passes, nll))
+        if isinstance(machine, AdamSolver) and self.trainer.is_last_batch:
+            if not machine.history:
+                machine.judge_identity(self.identity_nll)
+            self._end_epoch(machine, nll)
+
+    def on_train_epoch_end(self) -> None:
+        """Adam ends an epoch without validation."""
+        if isinstance(self.machine, AdamSolver) and self.machine.passes <= self.current_epoch:
+            self._end_epoch(self.machine, None)
 
     def on_train_end(self) -> None:
-        """Adam returns the best epoch."""
-        if self.solver == "adam" and self.selection.curve:
-            self.selection.restore(self.calibrator)
+        """Adam returns the best epoch, whoever ended the fit."""
+        if isinstance(self.machine, AdamSolver) and not self.machine.done:
+            self.machine.finish()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a case to all scores."""
         logits, target, case_ids = batch["logits"], batch["target"], batch["case_id"]
         self.scores.update(self(logits), target, case_ids=case_ids, reference=logits, distance=batch.get("distance"))
+        self.energy.update(logits, target, case_ids)
 
     def on_test_epoch_end(self) -> None:
         """Log every score over all processes."""
-        self._log({f"test/{name}": float(value) for name, value in self.scores.compute().items()})
+        values = {**self.scores.compute(), "free_energy_spread": self.energy.compute()}
+        self._log({f"test/{name}": float(value) for name, value in values.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what a resumed fit needs."""
-        newton = None if self.newton is None else self.newton.state_dict()
-        checkpoint["calibration"] = {"newton": newton, "selection": self.selection.state_dict()}
+        solver = None if self.machine is None else self.machine.state_dict()
+        checkpoint["calibration"] = {"solver": solver, "curve": list(self.curve), "identity_nll": self.identity_nll}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take it up again."""
         state = checkpoint["calibration"]
-        self._resumed = state["newton"]
-        self.selection.load_state_dict(state["selection"])
+        self._resumed, self.curve, self.identity_nll = state["solver"], list(state["curve"]), state["identity_nll"]
 
-    def _sum(self, values: Tensor) -> Tensor:
-        """Sum over processes."""
-        summed: Tensor = self.trainer.strategy.reduce(values.to(self.device), reduce_op="sum")
-        return summed.to(values.device)
+    def _step(self, step: Callable[[], None] | None) -> None:
+        """Have the solver step, and Lightning count it."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        optimizer.step(step)
+
+    def _end_epoch(self, machine: AdamSolver, val_nll: float | None) -> None:
+        machine.end_pass(val_nll)
+        self._tell(machine)
+
+    def _tell(self, machine: Solver) -> None:
+        """Log how far the solver is; stop where it is done."""
+        self._log({f"fit/{name}": value for name, value in machine.progress().items()})
+        self.trainer.should_stop = self.trainer.should_stop or machine.done
 
     def _log(self, values: dict[str, float]) -> None:
         """Log numbers that are the same in every process."""

@@ -11,7 +11,7 @@ from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
 from lightning_calib.experiment.results import Results
 from lightning_calib.outputs.store import OutputStore
-from lightning_calib.solvers.adam import mean_nll
+from lightning_calib.solvers import mean_nll
 from tests.calibrators.helpers import randomized
 from tests.deployment.runs import calibrate
 

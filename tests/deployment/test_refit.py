@@ -7,7 +7,7 @@ import pytest
 from lightning_calib.calibrators import Identity, PipelineName
 from lightning_calib.deployment.refit import best_epochs, chosen_values, refit
 from lightning_calib.experiment.results import Results
-from lightning_calib.solvers.adam import mean_nll
+from lightning_calib.solvers import mean_nll
 from tests.experiment.synthetic import write_outputs, write_results
 
 NAMES = ("identity(z)", "ts(z)", "ms_c(z)", "lts_ti(z)")

@@ -17,15 +17,14 @@ from pytorch_lightning.loggers import CSVLogger
 from safetensors.torch import load_file, save_file
 
 from lightning_calib.calibrators import CALIBRATORS, build
-from lightning_calib.experiment.fitting import PipelineFitter, pooled_nll
-from lightning_calib.experiment.kept import KeptWalk, affine_nll
+from lightning_calib.experiment.fitting import PipelineFitter
 from lightning_calib.experiment.search import SearchError, search
 from lightning_calib.experiment.space import PATIENCE, Space
 from lightning_calib.experiment.trials import LOST_AFTER, OWNER, TrialQueue, is_lost, owner
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers import ConvergenceError, NewtonSolver
-from lightning_calib.solvers.fit import fit
-from lightning_calib.solvers.newton import run_newton
+from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, mean_nll
+from lightning_calib.solvers.stream import KeptWalk
+from lightning_calib.solvers.sums import AffineNLL
 from tests.stores import write_store
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +33,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("search") / "outputs", cases=8, num_classes=3, shape=(12, 12))
+
+
+def pooled_nll(calibrator, data):
+    return mean_nll(calibrator, data.batches("val"), data.ignore_index)[0]
 
 
 def module(store, **options):
@@ -71,11 +74,11 @@ def test_kept_voxels_change_nothing(store, name):
     half = KeptWalk(bounded, 255, memory=20_000)
     for calibrator, walk in ((kept, KeptWalk(kept, 255)), (bounded, half)):
         for _ in range(2):
-            nll = affine_nll(plain, data.batches("val"), walk)
-            assert nll == pytest.approx(pooled_nll(plain, data), abs=1e-6)
-        solver = NewtonSolver(calibrator, ignore_index=255)
-        solver.walk = walk
-        run_newton(solver, data.batches("cal"))
+            pooled = AffineNLL(plain, walk)
+            for batch in data.batches("val"):
+                pooled.add(*batch)
+            assert pooled.mean()[0] == pytest.approx(pooled_nll(plain, data), abs=1e-6)
+        NewtonSolver(calibrator, ignore_index=255, walk=walk).solve(data.batches("cal"))
         for mine, theirs in zip(calibrator.parameters(), plain.parameters(), strict=True):
             assert torch.equal(mine, theirs)
     assert 0 < half.used() <= 20_000

@@ -204,7 +204,7 @@ def test_a_finished_solver_takes_no_more():
     solver = NewtonSolver(fresh("ts", 3))
     while not solver.done:
         solver.accumulate(logits, target)
-        solver.step()
+        solver.end_pass()
     with pytest.raises(RuntimeError, match="has ended"):
         solver.accumulate(logits, target)
 

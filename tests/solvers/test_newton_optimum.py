@@ -1,10 +1,12 @@
 """Newton's method ends at the optimum that scipy finds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, fit_adam, regularization
+from lightning_calib.solvers import AdamSolver, ConvergenceError, NewtonSolver, fit, regularization
 from lightning_calib.solvers.newton import SAMPLE_VALUES
 from tests.references.fitting import Problem, parameters_of
 from tests.solvers.synthetic import confused, draw, fresh, images
@@ -60,7 +62,8 @@ def test_strong_and_zero_regularisation_reach_the_optimum(name):
 def test_adam_approaches_from_above(name):
     logits, target = confused(num_classes=3, count=1, size=24)
     optimum = fit(fresh(name, 3), logits, target).objective
-    reached = fit_adam(fresh(name, 3), [(logits, target, None)], lr=0.03, max_epochs=400, patience=60).objective
+    adam = AdamSolver(fresh(name, 3), lr=0.03, max_epochs=400, patience=60)
+    reached = adam.solve([(logits, target, None)]).objective
     assert optimum - 1e-9 <= reached < optimum + 2e-4
 
 
@@ -164,7 +167,7 @@ def test_recovers_from_a_sample_that_misleads():
     solver = NewtonSolver(fresh("ms"), sample_size=4)
     while not solver.done:
         solver.accumulate(logits, target)
-        solver.step()
+        solver.end_pass()
     oracle = fit(fresh("ms"), logits, target).objective
     assert abs(solver.certificate.objective - oracle) < 1e-6
     assert np.all(np.diff(solver.certificate.history) <= 1e-9)
@@ -176,7 +179,7 @@ def test_a_fit_that_is_nearly_done_keeps_its_sample():
     solver = NewtonSolver(fresh("ms"), sample_size=4)
     (expert,) = solver.experts
     for passes, norm, misled in ((6, 2e-5, False), (6, 1e-3, True), (12, 2e-5, False), (18, 2e-5, True)):
-        solver.history, expert.gradient_norm = [1.0] * passes, norm
+        solver.history, expert.best = [1.0] * passes, replace(expert.best, norm=norm)
         assert solver._misled() == misled
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_calib.solvers import NewtonSolver, fit, run_newton
+from lightning_calib.solvers import ALONE, NewtonSolver, fit
 from lightning_calib.solvers.sample import Sample, Sampler, hashed_uniform
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.survey import Survey
@@ -38,7 +38,9 @@ def agree(name, dtype, first, second):
     objectives, results = [], []
     for parts, options in (first, second):
         calibrator = fresh(name, 3, dtype)
-        objectives.append(run_newton(NewtonSolver(calibrator, **options), parts).nll)
+        solver = NewtonSolver(calibrator)
+        solver.walk = Walk(calibrator, **options)
+        objectives.append(solver.solve(parts).nll)
         results.append(calibrator(logits).detach())
     assert abs(objectives[0] - objectives[1]) < 1e-6
     last_place = 0.0 if dtype == torch.float64 else 4e-6  # log_probs of up to 10: four units of float32
@@ -54,23 +56,33 @@ def test_batches_order_and_chunks_change_nothing(name, dtype):
     agree(name, dtype, (whole, {}), (whole, {"chunk_values": 300}))
 
 
+class Threads:
+    """A collective of threads."""
+
+    def __init__(self, rank, size, barrier, shared):
+        self.rank, self.size, self.barrier, self.shared = rank, size, barrier, shared
+
+    def all(self, tensor):
+        self.shared[self.rank] = tensor.clone()
+        self.barrier.wait(30)
+        found = [self.shared[number] for number in range(self.size)]
+        self.barrier.wait(30)
+        return found
+
+    def sum(self, values):
+        return sum(self.all(values))
+
+    def gather(self, rows):
+        return torch.cat(self.all(rows))
+
+
 def together(workers):
-    """Run functions of a summing ``reduce`` side by side, as processes would."""
+    """Run functions of a collective side by side, as processes would."""
     barrier, shared, errors = threading.Barrier(len(workers)), {}, []
-
-    def reduce_for(rank):
-        def reduce(tensor):
-            shared[rank] = tensor.clone()
-            barrier.wait(30)
-            total = sum(shared[number] for number in range(len(workers)))
-            barrier.wait(30)
-            return total
-
-        return reduce
 
     def run(rank, worker):
         try:
-            worker(reduce_for(rank))
+            worker(Threads(rank, len(workers), barrier, shared))
         except Exception as error:
             errors.append(error)
             barrier.abort()
@@ -83,18 +95,23 @@ def together(workers):
     assert not errors, errors
 
 
+def feed(solver, shard, collective):
+    solver.collective = collective
+    solver.solve(shard)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_two_processes_give_the_result_of_one(name):
     logits, target = data(torch.float64)
     target[0, :4] = 9
     single = fresh(name, 3)
-    certificate = run_newton(NewtonSolver(single, ignore_index=9, sample_size=50), batches(logits, target))
+    certificate = NewtonSolver(single, ignore_index=9, sample_size=50).solve(batches(logits, target))
     pair = [fresh(name, 3), fresh(name, 3)]
     solvers = [NewtonSolver(calibrator, ignore_index=9, sample_size=50) for calibrator in pair]
     shards = [batches(logits, target, (2,)), batches(logits, target, (3, 1), range(2, 6))]
 
     def worker(rank):
-        return lambda reduce: run_newton(solvers[rank], shards[rank], reduce)
+        return lambda collective: feed(solvers[rank], shards[rank], collective)
 
     together([worker(0), worker(1)])
     for solver, calibrator in zip(solvers, pair, strict=True):
@@ -108,7 +125,7 @@ def test_a_process_without_data_takes_part():
     logits, target = data(torch.float64)
     solvers = [NewtonSolver(fresh("ms", 3)), NewtonSolver(fresh("ms", 3))]
     shards = [batches(logits, target), []]
-    together([lambda r: run_newton(solvers[0], shards[0], r), lambda r: run_newton(solvers[1], shards[1], r)])
+    together([lambda c: feed(solvers[0], shards[0], c), lambda c: feed(solvers[1], shards[1], c)])
     assert solvers[1].certificate.objective == solvers[0].certificate.objective
 
 
@@ -118,15 +135,15 @@ def test_resumes_from_a_checkpoint(name, stop, tmp_path):
     logits, target = data(torch.float64)
     parts = batches(logits, target)
     straight, resumed = fresh(name, 3), fresh(name, 3)
-    expected = run_newton(NewtonSolver(straight), parts)
+    expected = NewtonSolver(straight).solve(parts)
     first = NewtonSolver(resumed)
     for _ in range(stop):
         first.accumulate(*parts[0])
-        first.step()
+        first.end_pass()
     torch.save(first.state_dict(), tmp_path / "state.pt")
     second = NewtonSolver(fresh(name, 3))
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    certificate = run_newton(second, parts)
+    certificate = second.solve(parts)
     assert certificate.passes == expected.passes
     assert certificate.objective == pytest.approx(expected.objective, abs=1e-12)
     assert torch.allclose(second.calibrator(logits), straight(logits), atol=1e-9)
@@ -172,7 +189,7 @@ def test_sample_stands_for_all_voxels():
         for chunk in walk(logits, target, [f"0-{draw}", f"1-{draw}"]):
             weight = 1.25 - chunk.logits.softmax(0).square().sum(0)
             sampler.add(chunk, winner[int(chunk.case_id[0])][chunk.index], weight)
-        for number, sample in enumerate(sampler.finish(lambda tensor: tensor)):
+        for number, sample in enumerate(sampler.finish(ALONE)):
             assert 170 <= len(sample.weight) <= 200
             assert (sample.features.argmax(0) == number).all()
             shares.append(float(sample.weight.sum()) / int((winner == number).sum()))
@@ -190,7 +207,7 @@ def test_a_second_sample_takes_voxels_of_rare_classes_and_still_stands_for_all()
     first = Survey(1, 3, 100)
     for chunk in Walk(fresh("ms", 3))(logits, target, ["0", "1"]):
         first.add(chunk)
-    facts, _ = first.finish(lambda tensor: tensor)
+    facts, _ = first.finish(ALONE)
     assert facts.cells[0, 2] == 4
     plain, informed, shares = 0, 0, []
     for draw in range(10):
@@ -198,7 +215,7 @@ def test_a_second_sample_takes_voxels_of_rare_classes_and_still_stands_for_all()
             survey = Survey(1, 3, 100, known)
             for chunk in Walk(fresh("ms", 3))(logits, target, [f"0-{draw}", f"1-{draw}"]):
                 survey.add(chunk)
-            sample = Sample.merge(survey.finish(lambda tensor: tensor)[1])
+            sample = Sample.merge(survey.finish(ALONE)[1])
             found = int((sample.position == 2).sum())
             plain, informed = plain + (known is None) * found, informed + (known is not None) * found
             if known is not None:

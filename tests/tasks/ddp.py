@@ -11,12 +11,14 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
 
+from lightning_calib.experiment.search import search
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import CalibrationTask
 
 ROOT = Path(__file__).parents[2]
 SOLVERS = ("adam", "newton")
 ADAM_STEPS = 20
+FINALS, ADAM_FINALS = ("cms_op(z)", "ets(p)"), ("ms(z)",)
 
 
 def run(store: Path, solver: str, devices: int) -> dict[str, object]:
@@ -47,11 +49,24 @@ def run(store: Path, solver: str, devices: int) -> dict[str, object]:
     return {
         "log_probs": torch.cat(log_probs),
         "scores": scores,
-        "curve": task.selection.curve,
-        "objective": task.certificate.objective if task.certificate else 0.0,
+        "curve": task.curve,
+        "objective": task.certificate.objective if solver == "newton" else 0.0,
         "steps": trainer.global_step,
         "rank": trainer.global_rank,
     }
+
+
+def run_final(store: Path, name: str, devices: int) -> dict[str, object]:
+    """The selected fit of a search under a Trainer of several processes."""
+    data = StoredOutputsDataModule(store, cal=5, val=3, batch_voxels=301)
+    adam = name in ADAM_FINALS
+    found = search(name, data, trials=2, solver="adam" if adam else "auto", accelerator="cpu", max_epochs=3)
+    strategy = DDPStrategy(process_group_backend="gloo") if devices > 1 else "auto"
+    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    task = found.final_fit(Trainer(accelerator="cpu", devices=devices, strategy=strategy, max_epochs=300, **silent))
+    assert task is not None
+    log_probs = [task.calibrator.cpu()(logits).detach() for logits, _, _ in data.batches("test")]
+    return {"log_probs": torch.cat(log_probs), "val_nll": task.val_nll, "searched": found.val_nll}
 
 
 def run_two(store: Path, folder: Path) -> dict[str, dict[str, object]]:
@@ -77,5 +92,6 @@ if __name__ == "__main__":
     faulthandler.dump_traceback_later(280, exit=True)  # where two processes wait for each other
     torch.set_num_threads(1)
     results = {solver: run(Path(sys.argv[1]), solver, devices=2) for solver in SOLVERS}
+    results |= {name: run_final(Path(sys.argv[1]), name, devices=2) for name in (*FINALS, *ADAM_FINALS)}
     if os.environ["RANK"] == "0":
         torch.save(results, sys.argv[2])

@@ -60,9 +60,9 @@ def test_full_batch_solvers_give_the_result_of_the_plain_fit(store, name):
     for logits, _, _ in data.batches("test"):
         torch.testing.assert_close(task(logits), plain(logits), rtol=0, atol=1e-6)
     epochs = certificate.passes if name != "ets" else 1
-    assert [point["epoch"] for point in task.selection.curve] == list(range(1, epochs + 1))
-    assert task.selection.curve[-1]["val_nll"] == pytest.approx(slow_nll(plain, data, "val"), abs=1e-6)
-    assert task.selection.identity_nll == pytest.approx(slow_nll(build("identity", 4), data, "val"), abs=1e-6)
+    assert [epoch for epoch, _ in task.curve] == list(range(1, epochs + 1))
+    assert task.val_nll == task.curve[-1][1] == pytest.approx(slow_nll(plain, data, "val"), abs=1e-6)
+    assert task.identity_nll == pytest.approx(slow_nll(build("identity", 4), data, "val"), abs=1e-6)
     assert float(trainer.callback_metrics["fit/objective"]) == pytest.approx(certificate.objective, abs=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_newton_resumes_where_it_was_interrupted(store, tmp_path):
     for epochs, start in ((300, "2.ckpt"), (301, "300.ckpt")):  # in the middle; after the end
         resumed, _ = run(epochs, tmp_path / start)
         assert resumed.certificate.to_dict() == whole.certificate.to_dict()
-        assert resumed.selection.curve == whole.selection.curve
+        assert resumed.curve == whole.curve
         for logits, _, _ in data.batches("test"):
             assert torch.equal(resumed(logits), whole(logits))
 
@@ -92,30 +92,30 @@ def test_adam_approaches_the_optimum_from_above(store):
     Trainer(max_epochs=60, **SILENT).fit(adam, data)
 
     def objective(task):
-        penalty = task.calibrator.penalty(task.strengths["lam"], task.strengths["mu"]).item()
+        penalty = task.calibrator.penalty(task.options["lam"], task.options["mu"]).item()
         return slow_nll(task.calibrator, data, "cal") + penalty
 
     best, reached = objective(exact), objective(adam)
     assert best - 1e-6 <= reached < best + 0.02
-    assert adam.selection.best_nll == pytest.approx(slow_nll(adam.calibrator, data, "val"), abs=1e-6)
-    assert adam.selection.best_nll == min(point["val_nll"] for point in adam.selection.curve)
+    assert adam.val_nll == pytest.approx(slow_nll(adam.calibrator, data, "val"), abs=1e-6)
+    assert adam.val_nll == min(nll for _, nll in adam.curve)
 
 
 def test_adam_stops_early_halves_the_rate_and_keeps_the_best_epoch(store):
     task, data = make(store, "ms", "adam", lr=1.0, patience=4)  # far too fast: it gets worse soon
     trainer = Trainer(max_epochs=300, **SILENT)
     trainer.fit(task, data)
-    losses = [task.selection.identity_nll, *(point["val_nll"] for point in task.selection.curve)]
+    losses = [task.identity_nll, *(nll for _, nll in task.curve)]
     assert len(losses) < 100
     assert min(losses[-4:]) >= min(losses[:-4])
-    assert trainer.optimizers[0].param_groups[0]["lr"] < 1.0
+    assert task.machine.optimizer.param_groups[0]["lr"] < 1.0
     assert slow_nll(task.calibrator, data, "val") == pytest.approx(min(losses), abs=1e-6)
 
 
 def test_adam_keeps_the_identity_where_no_epoch_is_better(store):
     task, data = make(store, "ms", "adam", lr=1e4, patience=1)
     Trainer(max_epochs=2, **SILENT).fit(task, data)
-    assert task.selection.best_nll == task.selection.identity_nll
+    assert task.val_nll == task.identity_nll
     assert torch.equal(task.calibrator.weight, torch.eye(4))
 
 
@@ -133,7 +133,7 @@ def test_local_calibrators_train_on_images(store, name):
     data.crop = [12, 12]
     Trainer(max_epochs=6, **SILENT).fit(task, data)
     assert task.solver == "adam"
-    assert task.selection.best_nll < task.selection.identity_nll
+    assert task.val_nll < task.identity_nll
 
 
 def test_test_logs_every_score(store):
