@@ -58,7 +58,6 @@ def fit(
         stored.num_classes,
         stored.spatial_dims,
         stored.ignore_index,
-        stored.background,
         solver=solver,
         lam=lam,
         mu=mu,

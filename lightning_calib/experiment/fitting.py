@@ -110,7 +110,7 @@ class PipelineFitter:
             trainer: a new one, with room for the epochs of the fit.
             values: hyperparameters that were tried.
         """
-        same_place = trainer.strategy.root_device == self.device
+        same_place = trainer.world_size == 1 and trainer.strategy.root_device == self.device
         task = CalibrationTask(
             self.fresh(),
             self.data.num_classes,
@@ -125,9 +125,10 @@ class PipelineFitter:
         )
         self.data.train_batches = task.batches
         trainer.fit(task, self.data)
-        machine = task.machine
+        machine = None if trainer.world_size > 1 else task.machine
         cut = isinstance(machine, AdamSolver) and not machine.stopped and machine.passes < self.max_epochs
-        if task.certificate is None or cut:
+        spawned = machine is None  # the fit was in other processes, which leave their results in files
+        if not spawned and (task.certificate is None or cut):
             raise ValueError(
                 f"the Trainer ended the fit of {self.name} after {trainer.current_epoch} epochs; leave it "
                 f"{max(self.max_epochs, MAX_EPOCHS)} (max_epochs)"

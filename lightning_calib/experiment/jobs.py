@@ -19,7 +19,8 @@ from lightning_calib.experiment.tracking import JOURNALS
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
-from lightning_calib.tasks.calibration import MAX_EPOCHS, CalibrationTask
+from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.tasks.calibration import CalibrationTask
 from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
 
 _QUIET = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -85,7 +86,8 @@ def fit_job(work: Work, job: FitJob) -> None:
         logger=journal,
     )
     write = WriteFit(work, job, found, data.class_names)
-    write.write(None)
+    if found.final_fit(make_trainer(work.trainer, journal, write, max_epochs=epochs)) is None:
+        write.write(None)  # nothing was better than no calibration
     records.add_timing(work.folder(job), fit=time.perf_counter() - started)
 
 
@@ -111,7 +113,7 @@ class WriteFit(Callback):
             hyperparameters=found.hyperparameters,
             val_nll=found.val_nll,
             identity_val_nll=found.identity_val_nll,
-            certificate=found.certificate if task is None else task.describe(),
+            certificate={} if task is None or task.machine is None else task.machine.describe(),
         )
         calibrator = found.calibrator if task is None else task.calibrator.cpu()
         records.write_fit(self.work.folder(job), record, calibrator, found.trials, found.curve, self.class_names)

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
 from lightning_calib.calibrators import Calibrator, Identity, build
-from lightning_calib.metrics import FreeEnergySpread
 from lightning_calib.solvers import AdamSolver, Certificate, PassSolver, Solver, SolverName, choose_solver, make_solver
 from lightning_calib.solvers.adam import check_rates
 from lightning_calib.solvers.base import Batch as SolverBatch
@@ -23,7 +22,6 @@ from lightning_calib.solvers.objective import EPS, LAM, MU, PooledNLL
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import AffineNLL, pooled_nll
 from lightning_calib.tasks.collective import StrategyCollective
-from lightning_calib.tasks.scores import calibration_scores
 
 Batch = dict[str, Any]
 
@@ -74,10 +72,9 @@ class CalibrationTask(LightningModule):
 
     Args:
         calibrator: key of ``CALIBRATORS``, or the calibrator itself, which is fitted from where it is.
-        num_classes: number of classes; taken from the data on the command line, as are the next three.
+        num_classes: number of classes; taken from the data on the command line, as are the next two.
         spatial_dims: 2 or 3.
         ignore_index: label of voxels that count nowhere.
-        background: class that Dice leaves out; null to average over all classes.
         solver: ``newton``, ``slsqp``, ``adam``, or ``auto`` for the one that suits the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
@@ -109,7 +106,6 @@ class CalibrationTask(LightningModule):
         num_classes: int,
         spatial_dims: int = 2,
         ignore_index: int | None = None,
-        background: int | None = None,
         solver: SolverName = "auto",
         lam: float = LAM,
         mu: float = MU,
@@ -139,12 +135,6 @@ class CalibrationTask(LightningModule):
         self.curve: list[tuple[int, float]] = []
         self.identity_nll = math.nan
         self._resumed: dict[str, Any] | None = None
-        self.configure_metrics(background)
-
-    def configure_metrics(self, background: int | None) -> None:
-        """Scores of the test set."""
-        self.scores = calibration_scores(self.ignore_index, background)
-        self.energy = FreeEnergySpread(ignore_index=self.ignore_index)
 
     @property
     def batches(self) -> BatchKind:
@@ -247,17 +237,6 @@ class CalibrationTask(LightningModule):
         """Adam returns the best epoch, whoever ended the fit."""
         if isinstance(self.machine, AdamSolver) and not self.machine.done:
             self.machine.finish()
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add a case to all scores."""
-        logits, target, case_ids = batch["logits"], batch["target"], batch["case_id"]
-        self.scores.update(self(logits), target, case_ids=case_ids, reference=logits, distance=batch.get("distance"))
-        self.energy.update(logits, target, case_ids)
-
-    def on_test_epoch_end(self) -> None:
-        """Log every score over all processes."""
-        values = {**self.scores.compute(), "free_energy_spread": self.energy.compute()}
-        self._log({f"test/{name}": float(value) for name, value in values.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what a resumed fit needs."""
