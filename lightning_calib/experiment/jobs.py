@@ -86,9 +86,15 @@ def fit_job(work: Work, job: FitJob) -> None:
         logger=journal,
     )
     write = WriteFit(work, job, found, data.class_names)
-    if found.final_fit(make_trainer(work.trainer, journal, write, max_epochs=epochs)) is None:
+    # Adam takes one image a step, which several processes cannot share without making another fit of it.
+    alone = {"devices": 1, "strategy": "auto"} if _looks_around(job) else {}
+    if found.final_fit(make_trainer({**work.trainer, **alone}, journal, write, max_epochs=epochs)) is None:
         write.write(None)  # nothing was better than no calibration
     records.add_timing(work.folder(job), fit=time.perf_counter() - started)
+
+
+def _looks_around(job: FitJob) -> bool:
+    return job.name.cls.looks_at == "neighbourhood"
 
 
 class WriteFit(Callback):

@@ -8,7 +8,7 @@ import pytest
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.recommend import describe, eligible, recommend
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.rows import CaseRow, read_rows, write_rows
+from lightning_calib.experiment.rows import read_cases, write_cases
 from lightning_calib.kit.files import read_json, write_json
 from tests.experiment.synthetic import write_results
 
@@ -72,10 +72,13 @@ def test_noise_is_called_noise(own_results):
 def test_a_choice_that_gains_nothing_is_told_so(own_results):
     """A temperature that val praises, with the test scores of no calibration at all."""
     set_val_nll(own_results, "ts(z)", [0.05] * 3)
-    rows = read_rows(own_results / layout.CASES, CaseRow)
-    plain = {(row.repeat, row.case): row.nll for row in rows if row.pipeline == "identity(z)"}
-    same = [replace(row, nll=plain[row.repeat, row.case]) if row.pipeline == "ts(z)" else row for row in rows]
-    write_rows(own_results / layout.CASES, same, CaseRow)
+    rows = read_cases(own_results / layout.CASES)
+    plain = {(row.repeat, row.case): row.score("nll") for row in rows if row.pipeline == "identity(z)"}
+    same = [
+        replace(row, scores=row.scores | {"nll": plain[row.repeat, row.case]}) if row.pipeline == "ts(z)" else row
+        for row in rows
+    ]
+    write_cases(own_results / layout.CASES, same)
     found = recommend(Results(own_results), "order", replicates=500)
     assert found.pipeline == "ts(z)"
     assert "no lower NLL than identity(z) beyond noise" in describe(found, 3)

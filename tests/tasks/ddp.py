@@ -14,6 +14,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from lightning_calib.experiment.search import search
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import CalibrationTask
+from lightning_calib.tasks.evaluation import EvaluationTask
 
 ROOT = Path(__file__).parents[2]
 SOLVERS = ("adam", "newton")
@@ -44,11 +45,12 @@ def run(store: Path, solver: str, devices: int) -> dict[str, object]:
         num_sanity_val_steps=0,
     )
     trainer.fit(task, data)
-    (scores,) = trainer.test(task, data, verbose=False)
+    judged = EvaluationTask({"fitted": task.calibrator}, data.ignore_index, data.background)
+    trainer.test(judged, data, verbose=False)
     log_probs = [task.calibrator.cpu()(logits).detach() for logits, _, _ in data.batches("test")]
     return {
         "log_probs": torch.cat(log_probs),
-        "scores": scores,
+        "scores": judged.evaluated["fitted"].figures(),
         "curve": task.curve,
         "objective": task.certificate.objective if solver == "newton" else 0.0,
         "steps": trainer.global_step,

@@ -1,7 +1,5 @@
 """CalibrationTask under an ordinary Trainer: all solvers, resuming, early stopping, tests."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from lightning_calib.calibrators import CALIBRATORS, build
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers.fit import fit
 from lightning_calib.tasks.calibration import CalibrationTask
-from tests.references import metrics as oracle
 from tests.stores import write_store
 
 SILENT = {
@@ -134,41 +131,6 @@ def test_local_calibrators_train_on_images(store, name):
     Trainer(max_epochs=6, **SILENT).fit(task, data)
     assert task.solver == "adam"
     assert task.val_nll < task.identity_nll
-
-
-def test_test_logs_every_score(store):
-    task, data = make(store, "cms_op")
-    trainer = Trainer(max_epochs=300, **SILENT)
-    trainer.fit(task, data)
-    (scores,) = trainer.test(task, data, verbose=False)
-    names = [
-        "ace",
-        "ba_ece",
-        "brier",
-        "classwise_ece",
-        "dice",
-        "ece",
-        "flip",
-        "free_energy_spread",
-        "mce",
-        "miou",
-        "nll",
-        "space",
-    ]
-    assert sorted(scores) == [f"test/{name}" for name in names]
-    assert all(math.isfinite(value) for value in scores.values())
-    assert scores["test/flip"] == 0
-    per_case = [slow_case_nll(task.calibrator, logits, target) for logits, target, _ in data.batches("test")]
-    assert scores["test/nll"] == pytest.approx(np.mean(per_case), abs=1e-6)
-    images = [
-        oracle.voxels_of(task(logits).detach()[0], target[0], data.ignore_index)
-        for logits, target, _ in data.batches("test")
-    ]
-    assert scores["test/ece"] == pytest.approx(np.mean([oracle.ece(v, 50) for v in images]), abs=1e-6)
-    assert scores["test/mce"] == pytest.approx(oracle.mce([v for image in images for v in image], 15), abs=1e-6)
-    assert scores["test/classwise_ece"] == pytest.approx(
-        np.mean([oracle.classwise_ece(v, 50) for v in images]), abs=1e-6
-    )
 
 
 def slow_case_nll(calibrator, logits, target):
