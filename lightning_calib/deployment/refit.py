@@ -62,15 +62,8 @@ def refit(
     """
     settings = results.settings
     ids = fitting_cases(results, store, cases, repeat)
-    data = StoredOutputsDataModule(
-        store,
-        name.pooling,
-        cal=ids,
-        val=0,
-        test=0,
-        seed=int(settings["seed"]),
-        outside=settings.get("outside", "exclude"),
-    )
+    how: dict[str, Any] = {"seed": int(settings["seed"]), "outside": settings.get("outside", "exclude")}
+    data = StoredOutputsDataModule(store, name.pooling, cal=ids, val=0, test=0, **how)
     calibrator = fresh(name, data, data.seed)
     facts: dict[str, Any] = {"cases": cases, "repeat": repeat if cases == "cal_val" else None, "num_cases": len(ids)}
     facts |= {"outside": data.cases.outside, "hyperparameters": {}, "certificate": {}}
@@ -82,8 +75,7 @@ def refit(
     solver: SolverName = settings.get("solver", "auto")
     solver = choose_solver(calibrator) if solver == "auto" else solver
     epochs = {"epochs": best_epochs(results, str(name))} if solver == "adam" else {}
-    certificate = _fit(calibrator, data, solver, dict(values) | epochs)
-    facts |= {"hyperparameters": values, "certificate": certificate}
+    facts |= {"hyperparameters": values, "certificate": _fit(calibrator, data, solver, dict(values) | epochs)}
     return calibrator, facts | _gain(calibrator, data)
 
 

@@ -136,10 +136,9 @@ class AdamSolver(PassSolver):
         if val is None:
             return self._solve_by_objective(batches)
         self.judge_identity(self._mean_nll(Identity(self.calibrator.num_classes), val)[0])
-        while not self.done:
+        while self.certificate is None:
             self._take_pass(batches)
             self.end_pass(self._mean_nll(self.calibrator, val)[0])
-        assert self.certificate is not None
         return self.certificate
 
     def progress(self) -> dict[str, float]:

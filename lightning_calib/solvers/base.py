@@ -95,10 +95,9 @@ class PassSolver(Solver):
 
     def solve(self, batches: Iterable[Batch], val: Iterable[Batch] | None = None) -> Certificate:
         """Take passes until the fit has ended."""
-        while not self.done:
+        while self.certificate is None:
             self._take_pass(batches)
             self.end_pass()
-        assert self.certificate is not None
         return self.certificate
 
     def _take_pass(self, batches: Iterable[Batch]) -> None:

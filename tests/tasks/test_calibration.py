@@ -159,3 +159,23 @@ def test_bad_use_is_refused(store):
     task, data = make(store, "lts", solver="newton")
     with pytest.raises(ValueError, match="newton cannot fit lts"):
         Trainer(max_epochs=1, **SILENT).fit(task, data)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize(("name", "solver"), [("cms_ap", "newton"), ("ms", "adam"), ("ets", "slsqp")])
+def test_lightnings_own_checkpoints_take_a_fit_up_again(store, tmp_path, name, solver):
+    def run(epochs, start=None):
+        task, data = make(store, name, solver, lr=3e-2, patience=4)
+        options = SILENT | {"enable_checkpointing": start is None, "default_root_dir": tmp_path / str(epochs)}
+        trainer = Trainer(max_epochs=epochs, **options)
+        trainer.fit(task, data, ckpt_path=start, weights_only=True)
+        return task, trainer.checkpoint_callback.best_model_path if start is None else None
+
+    whole, _ = run(30)
+    _, checkpoint = run(2 if solver != "slsqp" else 1)
+    assert checkpoint, "Lightning counted no steps"
+    resumed, _ = run(30, checkpoint)
+    assert resumed.curve == whole.curve
+    assert resumed.machine.describe() == whole.machine.describe()
+    for key, value in whole.calibrator.state_dict().items():
+        assert torch.equal(resumed.calibrator.state_dict()[key], value)
