@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lightning_calib.calibrators import CALIBRATORS  # noqa: F401  # the registry is there before its snippet
+from lightning_calib.kit.registry import REGISTRIES
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPETS = [
@@ -17,6 +20,8 @@ SNIPPETS = [
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_snippets_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for registry in REGISTRIES.values():  # what a snippet registers is gone after it
+        monkeypatch.setattr(registry, "registered", dict(registry.registered))
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
 
 

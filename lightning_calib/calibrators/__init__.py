@@ -7,7 +7,6 @@ from lightning_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
     VectorScaling,
-    dirichlet_penalty,
 )
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.conditional import (
@@ -18,19 +17,18 @@ from lightning_calib.calibrators.conditional import (
 )
 from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
 from lightning_calib.calibrators.pipeline import (
-    ALL_PIPELINES,
     PAPER_BLOCKS,
     PAPER_PIPELINES,
     Pipeline,
     PipelineName,
     expand_pipelines,
 )
-from lightning_calib.calibrators.registry import CALIBRATORS, build
+from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
 from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
 from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
+from lightning_calib.functional.penalty import dirichlet_penalty
 
 __all__ = [
-    "ALL_PIPELINES",
     "CALIBRATORS",
     "PAPER_BLOCKS",
     "PAPER_PIPELINES",
@@ -57,5 +55,6 @@ __all__ = [
     "expand_pipelines",
     "load_calibrator",
     "read_header",
+    "register_calibrator",
     "save_calibrator",
 ]

@@ -1,12 +1,13 @@
 """Affine calibrators shared by all voxels: VS, MS, MS_c and DC."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.functional.penalty import dirichlet_penalty
 
 
 @dataclass(frozen=True)
@@ -25,33 +26,24 @@ class AffineInput:
     permutation: Tensor | None = None
 
 
-def dirichlet_penalty(weight: Tensor, bias: Tensor, lam: float, mu: float) -> Tensor:
-    r"""Regulariser on off-diagonal weights and biases (Kull et al. 2019), summed over experts.
-
-    .. math:: R(W, b) = \frac{\lambda}{C(C-1)} \sum_{i \ne j} W_{ij}^2 + \frac{\mu}{C} \sum_j b_j^2
-
-    Args:
-        weight: ``W (E, C, C)``, the full matrices: a gauge-fixed one would punish the identity.
-        bias: ``b (E, C)``.
-        lam: strength on the off-diagonal weights.
-        mu: strength on the biases.
-
-    Example:
-        >>> float(dirichlet_penalty(torch.eye(3)[None], torch.ones(1, 3), lam=1.0, mu=2.0))
-        2.0
-    """
-    num_classes = bias.shape[-1]
-    diagonal = torch.eye(num_classes, dtype=torch.bool, device=weight.device)
-    off_diagonal = weight.masked_fill(diagonal, 0).square().sum()
-    return lam / (num_classes * (num_classes - 1)) * off_diagonal + mu / num_classes * bias.square().sum()
-
-
 class AffineCalibrator(Calibrator):
     """Calibrator of the form ``S(W x + b)``, with one ``W, b`` or one for each expert.
 
     A subclass says what ``x`` is (:meth:`inputs`) and how its parameters make ``W`` and ``b``
     (:meth:`assemble`); both are what the solvers and the penalty work on.
+
+    Attributes:
+        coordinates: ``module:class`` of its convex coordinates, a subclass of ``solvers.coordinates.Coordinates``,
+            with which ``newton`` fits it; without them ``adam`` does.
     """
+
+    coordinates: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that names coordinates and no solver is fitted by newton."""
+        super().__init_subclass__(**options)
+        if "coordinates" in vars(cls) and "solver" not in vars(cls):
+            cls.solver = "newton" if cls.coordinates else "adam"
 
     def inputs(self, logits: Tensor) -> AffineInput:
         """Features, expert and class order of logits ``(B, C, n)`` that went through :meth:`start`."""
@@ -81,6 +73,8 @@ class VectorScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "vs"
+    description = "vector scaling: a scale and a bias for each class"
+    coordinates = "lightning_calib.solvers.coordinates:VectorCoordinates"
     translation_invariant = False
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
@@ -114,6 +108,8 @@ class MatrixScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "ms"
+    description = "matrix scaling: an affine map of the scores"
+    coordinates = "lightning_calib.solvers.coordinates:Coordinates"
     translation_invariant = False
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
@@ -142,6 +138,8 @@ class ConstrainedMatrixScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "ms_c"
+    description = "matrix scaling with equal row sums, which makes it translation invariant"
+    coordinates = "lightning_calib.solvers.coordinates:ConstrainedCoordinates"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -169,6 +167,7 @@ class DirichletCalibration(MatrixScaling):
     """
 
     name: ClassVar[str] = "dc"
+    description = "Dirichlet calibration: an affine map of the log-probabilities"
     translation_invariant = True
 
     def inputs(self, logits: Tensor) -> AffineInput:

@@ -1,13 +1,17 @@
 """What every calibrator shares: input checks, precision, chunks of voxels, preservation, the penalty."""
 
 from collections.abc import Iterator
-from typing import ClassVar
+from inspect import signature
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.preservation import preserve
+
+LooksAt = Literal["voxel", "neighbourhood", "features"]
+FittedBy = Literal["newton", "slsqp", "adam"]
 
 # Values in a chunk of voxels, over all classes: temporaries of `calibrate` stay within a few of these (8 MiB).
 CHUNK_VALUES = 2**21
@@ -25,12 +29,17 @@ class Calibrator(nn.Module):
     set, the result is checked at every voxel and repaired in the last ulp where rounding broke the promise.
 
     Attributes:
-        name: key in the registry.
+        name: key in the registry; a class that does not say it goes by its dotted path.
+        description: what it is, in a few words without a full stop; by default the first line of the docstring.
         translation_invariant: whether adding a constant to all logits of a voxel changes nothing.
         preserves: what of the input's ranking is kept: ``"order"``, ``"argmax"`` or nothing.
         monotone: whether every step after the logits is a non-decreasing function of them in floating point too
             (the same subtraction and division for all classes of a voxel): order then cannot invert by rounding,
             only merge, and checking the argmax is enough.
+        looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
+            then fitted on whole images), or further ``features``.
+        solver: the solver that suits it.
+        searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
 
     Args:
         num_classes: ``C``, at least 2.
@@ -38,9 +47,22 @@ class Calibrator(nn.Module):
     """
 
     name: ClassVar[str]
+    description: ClassVar[str]
     translation_invariant: bool = True
     preserves: Cone | None = None
     monotone: bool = False
+    looks_at: ClassVar[LooksAt] = "voxel"
+    solver: ClassVar[FittedBy] = "adam"
+    searched: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Fill in the facts that follow from others; a name or a description is never inherited."""
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = f"{cls.__module__}.{cls.__qualname__}"
+        if "description" not in vars(cls):
+            first_line = (cls.__doc__ or cls.__name__).strip().partition("\n")[0]
+            cls.description = first_line.replace("`", "").rstrip(".")
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__()
@@ -114,6 +136,10 @@ class Calibrator(nn.Module):
                 f"{len(bad) - 1} more such values; look for float16 overflow or log(0) where they were made"
             )
 
+    def temperature_map(self, logits: Tensor) -> Tensor | None:
+        """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)``, where each voxel has its own."""
+        return None
+
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Regulariser of the fit; nothing for calibrators without a matrix."""
         return torch.zeros((), dtype=torch.float32)
@@ -133,8 +159,8 @@ class Calibrator(nn.Module):
         return self.num_optimized
 
     def options(self) -> dict[str, str | int | bool]:
-        """Constructor arguments beyond the number of classes and axes; stored with the calibrator."""
-        return {}
+        """Constructor arguments beyond the first two, from attributes of the same names; stored in files."""
+        return {name: getattr(self, name) for name in list(signature(type(self)).parameters)[2:]}
 
     def extra_repr(self) -> str:
         """Facts for ``print``."""

@@ -14,10 +14,10 @@ from lightning_calib.functional.cones import (
     assemble_weight,
     canonical_permutation,
     gaps,
-    inverse_permutation,
     scores_from_gaps,
 )
 from lightning_calib.functional.experts import apply_experts, winning_class
+from lightning_calib.functional.ordering import inverse_permutation
 
 Parametrization = Literal["clamp", "softplus"]
 
@@ -41,6 +41,8 @@ class ConditionalDirichletCalibration(AffineCalibrator):
     """
 
     name: ClassVar[str] = "cdc"
+    description = "conditional Dirichlet calibration: one affine map for each predicted class"
+    coordinates = "lightning_calib.solvers.coordinates:Coordinates"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -94,6 +96,7 @@ class ConeScaling(AffineCalibrator):
     """
 
     cone: ClassVar[Cone]
+    coordinates = "lightning_calib.solvers.coordinates:ConeCoordinates"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, parametrization: Parametrization = "clamp") -> None:
         super().__init__(num_classes, spatial_dims)
@@ -144,10 +147,6 @@ class ConeScaling(AffineCalibrator):
         """``A`` and the bias gaps, for each expert."""
         return self.num_classes**2 * (self.num_classes - 1)
 
-    def options(self) -> dict[str, str | int | bool]:
-        """The parametrization."""
-        return {"parametrization": self.parametrization}
-
 
 class ArgmaxPreservingScaling(ConeScaling):
     """CMS_ap: conditional matrix scaling that keeps the predicted class.
@@ -159,6 +158,7 @@ class ArgmaxPreservingScaling(ConeScaling):
     """
 
     name: ClassVar[str] = "cms_ap"
+    description = "conditional matrix scaling that keeps the predicted class"
     preserves: Cone | None = "argmax"
     cone: ClassVar[Cone] = "argmax"
 
@@ -173,5 +173,6 @@ class OrderPreservingScaling(ConeScaling):
     """
 
     name: ClassVar[str] = "cms_op"
+    description = "conditional matrix scaling that keeps the order of all classes"
     preserves: Cone | None = "order"
     cone: ClassVar[Cone] = "order"

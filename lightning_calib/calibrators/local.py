@@ -6,10 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, LooksAt
 from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.convolution import DILATION, convolve_by_phases, reflection_index
 
-KERNEL, DILATION = 5, 2
+KERNEL = 5
 PADDING = DILATION * (KERNEL // 2)
 NUM_LEAVES, NUM_GATES = 4, 3
 
@@ -19,46 +20,6 @@ _SOFTPLUS_START = math.log(math.expm1(1 - MIN_TEMPERATURE))
 
 # Equal gates would give all leaves the same gradient and the gates none, for ever: seven convolutions as one.
 GATE_START_STD = 0.01
-
-
-def reflection_index(size: int, padding: int, device: torch.device) -> Tensor:
-    """Indices that pad an axis by reflection, as often as needed; an axis of size 1 is repeated.
-
-    Example:
-        >>> reflection_index(3, 4, torch.device("cpu")).tolist()
-        [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
-    """
-    last = size - 1
-    position = torch.arange(-padding, size + padding, device=device)
-    for _ in range(padding):  # both borders mirror until every position is inside; a fold takes off 2 or more
-        position = last - (last - position.abs()).abs()
-    return position.clamp(min=0)
-
-
-def convolve_by_phases(field: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution with dilation 2 as one without, on the four images of every other row and column.
-
-    The same sums; on CPUs the gradient of the weights of a dilated convolution takes far longer than that of a plain
-    one (``benchmarks/local.py``).
-
-    Args:
-        field: ``(N, C, H, W)``.
-        weight: ``(K, C, h, w)``.
-        bias: ``(K,)``.
-
-    Returns:
-        ``(N, K, H - 2 (h - 1), W - 2 (w - 1))``.
-    """
-    height, width = (
-        size - DILATION * (kernel - 1) for size, kernel in zip(field.shape[2:], weight.shape[2:], strict=True)
-    )
-    even = nn.functional.pad(field, (0, field.shape[3] % 2, 0, field.shape[2] % 2))
-    number, channels, rows, columns = even.shape
-    split = even.view(number, channels, rows // 2, 2, columns // 2, 2)
-    phases = split.permute(3, 5, 0, 1, 2, 4).flatten(0, 2)  # (4 N, C, H/2, W/2)
-    found = nn.functional.conv2d(phases, weight, bias)
-    maps = found.view(2, 2, number, *found.shape[1:])
-    return maps.permute(2, 3, 4, 0, 5, 1).flatten(4, 5).flatten(2, 3)[:, :, :height, :width]
 
 
 class LocalTemperatureScaling(Calibrator):
@@ -86,14 +47,17 @@ class LocalTemperatureScaling(Calibrator):
 
     Example:
         >>> calibrator = LocalTemperatureScaling(3, canonical=True)
-        >>> calibrator.temperature(torch.randn(1, 3, 8, 8)).shape
+        >>> calibrator.temperature_map(torch.randn(1, 3, 8, 8)).shape
         torch.Size([1, 1, 8, 8])
     """
 
     name: ClassVar[str] = "lts"
+    description = "local temperature scaling: a temperature for each voxel, from the scores around it"
     translation_invariant: bool = False
     preserves: Cone | None = "order"
     monotone = True
+    looks_at: ClassVar[LooksAt] = "neighbourhood"
+    searched: ClassVar[tuple[str, ...]] = ("weight_decay",)
 
     def __init__(
         self, num_classes: int, spatial_dims: int = 2, canonical: bool = False, through_plane: int = 0
@@ -111,7 +75,7 @@ class LocalTemperatureScaling(Calibrator):
         with torch.no_grad():
             self.convolutions.weight[NUM_LEAVES:].normal_(std=GATE_START_STD)
 
-    def temperature(self, logits: Tensor) -> Tensor:
+    def temperature_map(self, logits: Tensor) -> Tensor:
         """Temperature map ``(B, 1, *S)`` of logits ``(B, C, *S)``."""
         field = logits.log_softmax(dim=1) if self.canonical else logits
         weight = self.convolutions.weight.to(logits.dtype)
@@ -140,7 +104,7 @@ class LocalTemperatureScaling(Calibrator):
             )
         shifted = logits - logits.amax(dim=1, keepdim=True)  # softmax and the division do not mind
         field = shifted if self.canonical else logits
-        return self.finish((shifted / self.temperature(field)).log_softmax(dim=1), logits)
+        return self.finish((shifted / self.temperature_map(field)).log_softmax(dim=1), logits)
 
     def _to_slices(self, field: Tensor) -> Tensor:
         """Images of a volume: ``(B, C, D, H, W)`` to ``(B D, C, H, W)``."""
@@ -154,18 +118,9 @@ class LocalTemperatureScaling(Calibrator):
             return slices
         return torch.unflatten(slices, 0, (logits.shape[0], -1)).movedim(1, 2 + self.through_plane)
 
-    def options(self) -> dict[str, str | int | bool]:
-        """Which plane; the registry's name says whether inputs are canonical."""
-        return {"through_plane": self.through_plane}
-
 
 class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
-    """Local temperature scaling on log-probabilities, translation invariant: the registry's ``lts_ti``.
-
-    Args:
-        num_classes: ``C``.
-        spatial_dims: 2 or 3.
-        through_plane: spatial axis of a volume that the convolutions leave alone.
+    """Local temperature scaling on log-probabilities, translation invariant: ``canonical`` is always on.
 
     Example:
         >>> CanonicalLocalTemperatureScaling(2).num_optimized
@@ -173,6 +128,7 @@ class CanonicalLocalTemperatureScaling(LocalTemperatureScaling):
     """
 
     name: ClassVar[str] = "lts_ti"
+    description = "local temperature scaling from log-probabilities, which makes it translation invariant"
     translation_invariant: bool = True
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, through_plane: int = 0) -> None:

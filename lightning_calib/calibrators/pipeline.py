@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.registry import CALIBRATORS, build, calibrator_class
+from lightning_calib.calibrators.registry import CALIBRATORS, build, named_in, registered_name
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 
@@ -17,13 +18,13 @@ class PipelineName:
     """A pipeline's name, with what follows from it alone.
 
     Args:
-        calibrator: key of ``CALIBRATORS``.
+        calibrator: key of ``CALIBRATORS``, or the dotted path of a class.
         pooling: ``"z"``, ``"p"`` or ``"p0"``.
 
     Example:
         >>> name = PipelineName.parse("ms(p)")
-        >>> str(name), name.translation_invariant, PipelineName.parse("ms(z)").translation_invariant
-        ('ms(p)', True, False)
+        >>> str(name), name.slug, name.translation_invariant, PipelineName.parse("ms(z)").translation_invariant
+        ('ms(p)', 'ms-p', True, False)
     """
 
     calibrator: str
@@ -31,20 +32,22 @@ class PipelineName:
 
     def __post_init__(self) -> None:
         """Refuse unknown parts."""
-        calibrator_class(self.calibrator)
+        CALIBRATORS[self.calibrator]
         if self.pooling not in POOLINGS:
             raise ValueError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``calibrator(pooling)``."""
-        match = re.fullmatch(r"\s*(\w+)\s*\(\s*(\w+)\s*\)\s*", text)
+    def parse(cls, text: str, file: str | Path | None = None) -> Self:
+        """Read ``calibrator(pooling)``; a dotted path is imported unless the text comes from a ``file``."""
+        match = re.fullmatch(r"\s*([\w.]+)\s*\(\s*(\w+)\s*\)\s*", text)
         if match is None:
             raise ValueError(
                 f"{text!r} is not a pipeline; write calibrator(pooling), such as cms_op(p), with a calibrator of "
                 f"{', '.join(CALIBRATORS)} and a pooling of {', '.join(POOLINGS)}"
             )
         calibrator, pooling = match.groups()
+        if file is not None:
+            named_in(file, calibrator)
         return cls(calibrator, pooling)  # type: ignore[arg-type]  # __post_init__ checks it
 
     def __str__(self) -> str:
@@ -52,14 +55,24 @@ class PipelineName:
         return f"{self.calibrator}({self.pooling})"
 
     @property
+    def slug(self) -> str:
+        """The name of a folder for it."""
+        return f"{self.calibrator}-{self.pooling}"
+
+    @property
+    def cls(self) -> type[Calibrator]:
+        """The calibrator's class."""
+        return CALIBRATORS[self.calibrator]
+
+    @property
     def translation_invariant(self) -> bool:
         """Whether shifts of a member's logits change nothing: by the calibrator, or because ``p`` forgets them."""
-        return self.pooling == "p" or calibrator_class(self.calibrator).translation_invariant
+        return self.pooling == "p" or self.cls.translation_invariant
 
     @property
     def preserves(self) -> Cone | None:
         """What is kept of the pooled logits' ranking."""
-        return calibrator_class(self.calibrator).preserves
+        return self.cls.preserves
 
 
 class Pipeline(nn.Module):
@@ -78,7 +91,7 @@ class Pipeline(nn.Module):
 
     def __init__(self, pooling: Pooling, calibrator: Calibrator) -> None:
         super().__init__()
-        self.pipeline_name = PipelineName(calibrator.name, pooling)
+        self.pipeline_name = PipelineName(registered_name(type(calibrator)), pooling)
         self.calibrator = calibrator
 
     @classmethod
@@ -122,11 +135,12 @@ PAPER_BLOCKS: dict[str, tuple[str, ...]] = {
     "f": ("dc(p)",),
 }
 PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values() for name in block)
-ALL_PIPELINES: tuple[str, ...] = ("identity(p0)", *(f"{c}({p})" for c in CALIBRATORS for p in ("p", "z")))
 
 
 def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
     """Pipelines of a list, or of a text with commas, that may hold ``paper`` and ``all``; each once, in order.
+
+    ``all`` is every known calibrator on ``p`` and on ``z``, those of other packages included.
 
     Example:
         >>> [str(name) for name in expand_pipelines("ts(z), ms(z), ts(z)")]
@@ -134,7 +148,9 @@ def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
         >>> len(expand_pipelines(["paper"]))
         19
     """
-    groups = {"paper": PAPER_PIPELINES, "all": ALL_PIPELINES}
     listed = [text.strip() for text in (names.split(",") if isinstance(names, str) else names)]
+    groups = {"paper": PAPER_PIPELINES}
+    if "all" in listed:  # looks into installed packages
+        groups["all"] = ("identity(p0)", *(f"{name}({pooling})" for name in CALIBRATORS for pooling in ("p", "z")))
     expanded = [name for text in listed if text for name in groups.get(text, (text,))]
     return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))

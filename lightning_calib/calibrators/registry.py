@@ -1,48 +1,71 @@
-"""The calibrators by name."""
+"""The calibrators by name: ours, those of other packages, those of a script, dotted paths."""
 
-from lightning_calib.calibrators.affine import (
-    ConstrainedMatrixScaling,
-    DirichletCalibration,
-    MatrixScaling,
-    VectorScaling,
-)
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.conditional import (
-    ArgmaxPreservingScaling,
-    ConditionalDirichletCalibration,
-    OrderPreservingScaling,
-)
-from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
-from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
+from lightning_calib.kit.registry import Registry
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
-    calibrator.name: calibrator
-    for calibrator in (
-        Identity,
-        TemperatureScaling,
-        EnsembleTemperatureScaling,
-        VectorScaling,
-        MatrixScaling,
-        ConstrainedMatrixScaling,
-        DirichletCalibration,
-        LocalTemperatureScaling,
-        CanonicalLocalTemperatureScaling,
-        ConditionalDirichletCalibration,
-        ArgmaxPreservingScaling,
-        OrderPreservingScaling,
-    )
+Kind = TypeVar("Kind", bound=type[Calibrator])
+
+_OURS = {
+    "identity": "temperature:Identity",
+    "ts": "temperature:TemperatureScaling",
+    "ets": "temperature:EnsembleTemperatureScaling",
+    "vs": "affine:VectorScaling",
+    "ms": "affine:MatrixScaling",
+    "ms_c": "affine:ConstrainedMatrixScaling",
+    "dc": "affine:DirichletCalibration",
+    "lts": "local:LocalTemperatureScaling",
+    "lts_ti": "local:CanonicalLocalTemperatureScaling",
+    "cdc": "conditional:ConditionalDirichletCalibration",
+    "cms_ap": "conditional:ArgmaxPreservingScaling",
+    "cms_op": "conditional:OrderPreservingScaling",
 }
 
 
-def calibrator_class(name: str) -> type[Calibrator]:
-    """Class of a registered name; a wrong name lists the right ones.
+def _check(name: str, thing: Any) -> None:  # noqa: ANN401
+    if not (isinstance(thing, type) and issubclass(thing, Calibrator)):
+        raise ValueError(f"the calibrator {name} must be a subclass of Calibrator, got {thing!r}")
+    if not re.fullmatch(r"\w+(\.\w+)*", name):
+        raise ValueError(f"{name!r} cannot stand in a pipeline; give {thing.__name__} a name such as my_scaling")
+
+
+CALIBRATORS: Registry[type[Calibrator]] = Registry(
+    "calibrator",
+    "lightning_calib.calibrators",
+    {name: f"lightning_calib.calibrators.{place}" for name, place in _OURS.items()},
+    _check,
+)
+
+
+def register_calibrator(calibrator: Kind) -> Kind:
+    """Make a class of one's own known by its ``name``, for pipelines and files; usable as a decorator."""
+    CALIBRATORS.register(getattr(calibrator, "name", repr(calibrator)), calibrator)
+    return calibrator
+
+
+def registered_name(calibrator: type[Calibrator]) -> str:
+    """The name by which a class is known in this process; its dotted path where it is not.
 
     Example:
-        >>> calibrator_class("ts").__name__
-        'TemperatureScaling'
+        >>> registered_name(CALIBRATORS["ts"])
+        'ts'
     """
+    if calibrator.name in CALIBRATORS and CALIBRATORS[calibrator.name] is calibrator:
+        return calibrator.name
+    path = f"{calibrator.__module__}.{calibrator.__qualname__}"
+    return next((name for name, known in CALIBRATORS.registered.items() if known is calibrator), path)
+
+
+def named_in(file: str | Path, name: str) -> type[Calibrator]:
+    """The class of a name that a file holds: unlike ``CALIBRATORS[name]``, it never imports a dotted path."""
     if name not in CALIBRATORS:
-        raise ValueError(f"unknown calibrator {name!r}; choose one of {', '.join(CALIBRATORS)}")
+        raise ValueError(
+            f"{file} names the calibrator {name!r}, which is not known here, and a file alone causes no import: "
+            f"install the package that offers it, or import its class and call register_calibrator on it first"
+        )
     return CALIBRATORS[name]
 
 
@@ -50,7 +73,7 @@ def build(name: str, num_classes: int, spatial_dims: int = 2, **options: str | i
     """Calibrator by name, at the identity.
 
     Args:
-        name: key of ``CALIBRATORS``.
+        name: key of ``CALIBRATORS``, or a dotted path such as ``mypackage.MyCalibrator``.
         num_classes: ``C``.
         spatial_dims: 2 or 3.
         **options: further arguments of the class, such as ``parametrization`` of CMS; a wrong one is a
@@ -60,4 +83,4 @@ def build(name: str, num_classes: int, spatial_dims: int = 2, **options: str | i
         >>> build("cms_op", num_classes=5).num_optimized
         130
     """
-    return calibrator_class(name)(num_classes, spatial_dims, **options)
+    return CALIBRATORS[name](num_classes, spatial_dims, **options)

@@ -1,7 +1,6 @@
 """Calibrators in one safetensors file with a JSON header; no pickle."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.registry import build
+from lightning_calib.calibrators.registry import named_in, registered_name
+from lightning_calib.kit.files import atomic_path
 
 FORMAT_VERSION = 1
 _HEADER = "lightning_calib"
@@ -41,7 +41,7 @@ def save_calibrator(
         raise ValueError(f"{len(class_names)} class names for {calibrator.num_classes} classes")
     header = {
         "format_version": FORMAT_VERSION,
-        "name": calibrator.name,
+        "name": registered_name(type(calibrator)),
         "num_classes": calibrator.num_classes,
         "spatial_dims": calibrator.spatial_dims,
         "options": calibrator.options(),
@@ -50,13 +50,9 @@ def save_calibrator(
     }
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     tensors = {key: value.detach().cpu().contiguous() for key, value in calibrator.state_dict().items()}
-    try:
+    with atomic_path(path) as aside:
         save_file(tensors, aside, metadata={_HEADER: json.dumps(header)})
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
@@ -81,9 +77,13 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 
 def load_calibrator(path: str | Path) -> Calibrator:
-    """Calibrator of a file that :func:`save_calibrator` wrote."""
+    """Calibrator of a file that :func:`save_calibrator` wrote.
+
+    Its class must be known: one of ours or of an installed package, registered, or named by the user before.
+    """
     header = read_header(path)
-    calibrator = build(header["name"], header["num_classes"], header["spatial_dims"], **header["options"])
+    kind = named_in(path, header["name"])
+    calibrator = kind(header["num_classes"], header["spatial_dims"], **header["options"])
     with safe_open(Path(path), framework="pt") as file:
         state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
     for key, parameter in calibrator.named_parameters():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.affine import AffineCalibrator
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, FittedBy
 from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import Cone
 
@@ -28,6 +28,7 @@ class Identity(Calibrator):
     """
 
     name: ClassVar[str] = "identity"
+    description = "no calibration"
     preserves: Cone | None = "order"
     monotone = True
 
@@ -50,6 +51,8 @@ class TemperatureScaling(AffineCalibrator):
     """
 
     name: ClassVar[str] = "ts"
+    description = "temperature scaling"
+    coordinates = "lightning_calib.solvers.coordinates:TemperatureCoordinates"
     preserves: Cone | None = "order"
     monotone = True
 
@@ -95,7 +98,9 @@ class EnsembleTemperatureScaling(Calibrator):
     """
 
     name: ClassVar[str] = "ets"
+    description = "ensemble temperature scaling: a mixture of tempered, original and uniform probabilities"
     preserves: Cone | None = "order"
+    solver: ClassVar[FittedBy] = "slsqp"
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)

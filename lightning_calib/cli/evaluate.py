@@ -84,7 +84,7 @@ def fitted_pooling(calibrator: Path) -> Pooling:
     fitted = read_header(calibrator)["fitted"] or {}
     if "pipeline" not in fitted:
         raise ValueError(f"{calibrator} does not say how its logits were pooled; name it with --pooling")
-    return PipelineName.parse(fitted["pipeline"]).pooling
+    return PipelineName.parse(fitted["pipeline"], file=calibrator).pooling
 
 
 def table(title: str, calibrated: Scores, uncalibrated: Scores) -> str:

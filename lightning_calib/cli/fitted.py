@@ -35,7 +35,7 @@ def fit_folder(outputs: Path, name: PipelineName, repeat: int) -> Path:
         >>> fit_folder(Path("runs/camvid/outputs"), PipelineName("ts", "z"), 0).as_posix()
         'runs/camvid/fits/ts-z-0'
     """
-    return outputs.parent / "fits" / f"{name.calibrator}-{name.pooling}-{repeat}"
+    return outputs.parent / "fits" / f"{name.slug}-{repeat}"
 
 
 def save_fit(

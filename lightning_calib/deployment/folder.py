@@ -62,7 +62,7 @@ class Deployment:
     @property
     def name(self) -> PipelineName:
         """The pipeline's name, parsed."""
-        return PipelineName.parse(self.pipeline)
+        return PipelineName.parse(self.pipeline, file=DEPLOYMENT)
 
     @property
     def num_classes(self) -> int:

@@ -40,4 +40,4 @@ def task_folder(root: Path, repeat: int, pipeline: PipelineName | str) -> Path:
         'calibration/repeats/0/cms_op-p'
     """
     name = PipelineName.parse(pipeline) if isinstance(pipeline, str) else pipeline
-    return repeat_folder(root, repeat) / f"{name.calibrator}-{name.pooling}"
+    return repeat_folder(root, repeat) / name.slug

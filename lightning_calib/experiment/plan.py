@@ -20,7 +20,6 @@ from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.solvers.fit import Solver
 
-LOCAL = ("lts", "lts_ti")  # calibrators that look at neighbours: fitted by Adam over whole images
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
 
 
@@ -35,6 +34,11 @@ class Task:
     def name(self) -> PipelineName:
         """The pipeline's parts."""
         return PipelineName.parse(self.pipeline)
+
+    @property
+    def local(self) -> bool:
+        """Whether its calibrator looks at neighbours: it is then fitted over whole images, which takes long."""
+        return self.name.cls.looks_at == "neighbourhood"
 
     def seed(self, seed: int) -> int:
         """The task's own seed, from the run's seed, the repeat and the pipeline.
@@ -112,7 +116,7 @@ class Protocol:
 
     def trials_of(self, task: Task) -> int:
         """Trials that a task gets."""
-        if task.name.calibrator in LOCAL and self.lts_trials is not None:
+        if task.local and self.lts_trials is not None:
             return self.lts_trials
         return self.trials
 
@@ -142,7 +146,7 @@ class Protocol:
 
     def fit_hash(self, task: Task) -> str:
         """Hash of everything that a task's fit depends on; the thread count is not part of it."""
-        local = {"lts_epochs": self.lts_epochs} if task.name.calibrator in LOCAL else {}
+        local = {"lts_epochs": self.lts_epochs} if task.local else {}
         fewer = {} if self.members is None else {"members": self.members}
         split = self.split(task.repeat)
         return digest(

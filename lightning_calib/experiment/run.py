@@ -16,7 +16,7 @@ from lightning_calib.executors.base import Executor
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.evaluation import Facts, TestCase, evaluate
-from lightning_calib.experiment.plan import LOCAL, Protocol, Task
+from lightning_calib.experiment.plan import Protocol, Task
 from lightning_calib.experiment.search import search
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.functional.pooling import Pooling
@@ -106,7 +106,7 @@ def fit_task(protocol: Protocol, root: Path, task: Task) -> None:
         trials=protocol.trials_of(task),
         seed=task.seed(protocol.seed),
         solver=protocol.solver,
-        max_epochs=protocol.lts_epochs if task.name.calibrator in LOCAL else MAX_EPOCHS,
+        max_epochs=protocol.lts_epochs if task.local else MAX_EPOCHS,
     )
     record = records.FitRecord(
         repeat=task.repeat,
@@ -187,7 +187,7 @@ def _folder(root: Path, task: Task) -> Path:
 
 def _longest_first(tasks: list[Task]) -> list[Task]:
     """Local calibrators take longest: started first, they do not keep the others waiting at the end."""
-    return sorted(tasks, key=lambda task: task.name.calibrator not in LOCAL)
+    return sorted(tasks, key=lambda task: not task.local)
 
 
 def _seconds(root: Path, task: Task, step: str) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from optuna import Trial
 
-from lightning_calib.calibrators import Calibrator, LocalTemperatureScaling
+from lightning_calib.calibrators import Calibrator
 
 Values = dict[str, float | int]
 
@@ -53,11 +53,9 @@ class Space:
             >>> Space.of(build("ts", 3), "newton").names, Space.of(build("lts", 3), "adam").names
             ((), ('lr', 'patience', 'weight_decay'))
         """
-        names: tuple[str, ...] = ("lr", "patience") if solver == "adam" else ()
-        names += penalised_by(calibrator)
-        if solver == "adam" and isinstance(calibrator, LocalTemperatureScaling):
-            names += ("weight_decay",)
-        return cls(names)
+        if solver != "adam":
+            return cls(penalised_by(calibrator))
+        return cls(("lr", "patience", *penalised_by(calibrator), *calibrator.searched))
 
     def suggest(self, trial: Trial) -> Values:
         """Draw a point."""

@@ -15,18 +15,15 @@ and ``b`` in the cone ("Rethinking Post-Hoc Calibration in Semantic Segmentation
 ``(a, r)`` and ``b_1`` move all classes together: softmax does not see them.
 """
 
-from itertools import combinations
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lightning_calib.functional.experts import winning_class
+from lightning_calib.functional.ordering import class_indices, descending_order
 
 Cone = Literal["argmax", "order"]
-
-# Classes up to which comparing every pair of them is faster on a CPU than sorting each voxel's few values.
-PAIRED_CLASSES = 32
 
 
 def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
@@ -49,62 +46,9 @@ def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
     if cone == "order":
         return descending_order(logits)
     winner = winning_class(logits, keepdim=True)
-    shape = [1, logits.shape[1]] + [1] * (logits.ndim - 2)
-    classes = torch.arange(logits.shape[1], device=logits.device).view(shape).expand_as(logits)
+    classes = class_indices(logits).expand_as(logits)
     swapped = torch.where(classes == winner, 0, classes)  # the winner's place takes class 0
     return torch.cat([winner, swapped[:, 1:]], dim=1)
-
-
-def descending_order(logits: Tensor) -> Tensor:
-    """Classes ``(B, C, *S)`` of each voxel by falling finite logit, equal values in index order.
-
-    In an exported graph the place of each class is counted: no format promises a stable sort.
-
-    Example:
-        >>> descending_order(torch.tensor([[1.0, 5.0, 1.0]]))
-        tensor([[1, 0, 2]])
-    """
-    if torch.compiler.is_compiling():
-        return inverse_permutation(_counted_places(logits))
-    if logits.device.type == "cpu" and logits.shape[1] <= PAIRED_CLASSES:
-        return inverse_permutation(_paired_places(logits))
-    return logits.argsort(dim=1, descending=True, stable=True)
-
-
-def _paired_places(logits: Tensor) -> Tensor:
-    """Place of each class in the descending order: its index, moved by one for every pair in the wrong order."""
-    values = logits.detach().unbind(1)
-    places = torch.stack([torch.full_like(row, number, dtype=torch.uint8) for number, row in enumerate(values)], 1)
-    rows = places.unbind(1)
-    for first, second in combinations(range(len(values)), 2):
-        overtaken = (values[second] > values[first]).view(torch.uint8)
-        rows[first].add_(overtaken)
-        rows[second].sub_(overtaken)
-    return places.long()
-
-
-def _counted_places(logits: Tensor) -> Tensor:
-    """The same in few operations, each on all classes."""
-    shape = [1, logits.shape[1]] + [1] * (logits.ndim - 2)
-    classes = torch.arange(logits.shape[1], device=logits.device).view(shape)
-    place = torch.zeros_like(logits, dtype=torch.int64)
-    for number in range(logits.shape[1]):
-        rival = logits[:, number : number + 1]
-        ahead = (rival > logits) | ((rival == logits) & (classes > number))
-        place = place + ahead.to(torch.int64)
-    return place
-
-
-def inverse_permutation(permutation: Tensor) -> Tensor:
-    """Inverse of ``permutation (B, C, *S)`` along the class axis.
-
-    Example:
-        >>> inverse_permutation(torch.tensor([[1, 2, 0]]))
-        tensor([[2, 0, 1]])
-    """
-    shape = [1, permutation.shape[1]] + [1] * (permutation.ndim - 2)
-    classes = torch.arange(permutation.shape[1], device=permutation.device).view(shape)
-    return torch.empty_like(permutation).scatter_(1, permutation, classes.expand_as(permutation))
 
 
 def gaps(canonical: Tensor, cone: Cone) -> Tensor:

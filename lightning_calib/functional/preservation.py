@@ -8,8 +8,9 @@ exponentials can swap nearly equal entries. These functions look at every voxel 
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.cones import Cone, descending_order
+from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.experts import winning_class
+from lightning_calib.functional.ordering import descending_order
 
 
 def _may_skip(broken: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """The words of the report, each explained in one sentence."""
 
 from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.calibrators.registry import CALIBRATORS
 
 TERMS: dict[str, str] = {
     "voxel": "One point of an image or volume: a pixel, or its counterpart in 3D.",
@@ -29,21 +30,6 @@ TERMS: dict[str, str] = {
     "gradient": "Largest entry of the objective's gradient where the fit stopped; 0 at an optimum.",
 }
 
-CALIBRATORS: dict[str, str] = {
-    "identity": "no calibration",
-    "ts": "temperature scaling",
-    "ets": "ensemble temperature scaling: a mixture of tempered, original and uniform probabilities",
-    "vs": "vector scaling: a scale and a bias for each class",
-    "ms": "matrix scaling: an affine map of the scores",
-    "ms_c": "matrix scaling with equal row sums, which makes it translation invariant",
-    "dc": "Dirichlet calibration: an affine map of the log-probabilities",
-    "lts": "local temperature scaling: a temperature for each voxel, from the scores around it",
-    "lts_ti": "local temperature scaling from log-probabilities, which makes it translation invariant",
-    "cdc": "conditional Dirichlet calibration: one affine map for each predicted class",
-    "cms_ap": "conditional matrix scaling that keeps the predicted class",
-    "cms_op": "conditional matrix scaling that keeps the order of all classes",
-}
-
 _POOLINGS = {"z": "the mean of the members' scores", "p": "the members' mean probability", "p0": "a single member"}
 _KEPT = {
     "order": "the order of the classes in every voxel, and so the segmentation, as it is",
@@ -59,12 +45,13 @@ def explain(pipeline: PipelineName) -> str:
         >>> explain(PipelineName.parse("ts(p)"))
         "Temperature scaling on the members' mean probability."
     """
-    return _sentence(f"{CALIBRATORS[pipeline.calibrator]} on {_POOLINGS[pipeline.pooling]}")
+    return _sentence(f"{pipeline.cls.description} on {_POOLINGS[pipeline.pooling]}")
 
 
 def calibrators() -> dict[str, str]:
-    """What each calibrator does, by name."""
-    return {name: _sentence(text) for name, text in CALIBRATORS.items()}
+    """What each calibrator does, by name: ours, and those of others that this process has seen."""
+    known = (*CALIBRATORS.ours, *CALIBRATORS.registered)
+    return {name: _sentence(CALIBRATORS[name].description) for name in known}
 
 
 def _sentence(text: str) -> str:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.local import LocalTemperatureScaling
 from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.flips import flip_kinds
@@ -112,12 +111,12 @@ def case_plane(cases: StoredCases, case_id: str, calibrator: Calibrator, close_u
     logits, labels = cases.read(case_id)
     plane, target = _plane_and_target(cases, labels)
     pooled = logits[None]
-    whole = isinstance(calibrator, LocalTemperatureScaling) and calibrator.through_plane != 0
+    whole = calibrator.looks_at != "voxel"
     seen = pooled if whole or plane is None else pooled[:, :, plane : plane + 1]
     at = plane if whole else 0
     log_probs, raw = _cut(calibrator(seen), plane, at), _cut(seen, plane, at)
-    local = isinstance(calibrator, LocalTemperatureScaling)
-    temperature = _cut(calibrator.temperature(seen), plane, at)[0] if local else None  # type: ignore[operator]
+    temperatures = calibrator.temperature_map(seen)
+    temperature = None if temperatures is None else _cut(temperatures, plane, at)[0]
     if close_up is not None:
         rows, columns = busiest_window(boundary(target, IGNORED), close_up)
         target, raw, log_probs = (values[..., rows, columns] for values in (target, raw, log_probs))

@@ -4,20 +4,13 @@ TS is fitted in ``1/T``, CMS in the effective entries of ``A``, the others in th
 coordinates ``(..., P)`` to ``[W | b] (..., C, C + 1)``; ``pullback`` is its transpose and takes gradients back.
 """
 
+from pkgutil import resolve_name
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import (
-    AffineCalibrator,
-    ConditionalDirichletCalibration,
-    ConeScaling,
-    ConstrainedMatrixScaling,
-    MatrixScaling,
-    TemperatureScaling,
-    VectorScaling,
-)
+from lightning_calib.calibrators import AffineCalibrator, ConeScaling
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 from lightning_calib.functional.cones import cone_matrix, inverse_cone_matrix
 
@@ -246,21 +239,14 @@ class ConeCoordinates(Coordinates):
 
 
 def coordinates_of(calibrator: AffineCalibrator) -> Coordinates:
-    """Coordinates of an affine calibrator.
+    """Coordinates of an affine calibrator, of the class that it names.
 
     Example:
+        >>> from lightning_calib.calibrators import MatrixScaling
         >>> coordinates_of(MatrixScaling(3)).size
         12
     """
-    kinds: dict[type[AffineCalibrator], type[Coordinates]] = {
-        TemperatureScaling: TemperatureCoordinates,
-        VectorScaling: VectorCoordinates,
-        ConstrainedMatrixScaling: ConstrainedCoordinates,
-        ConeScaling: ConeCoordinates,
-        MatrixScaling: Coordinates,
-        ConditionalDirichletCalibration: Coordinates,
-    }
-    for calibrator_kind, coordinates in kinds.items():
-        if isinstance(calibrator, calibrator_kind):
-            return coordinates(calibrator)
-    raise TypeError(f"no convex coordinates are known for {type(calibrator).__name__}; fit it with adam")
+    if calibrator.coordinates is None:
+        raise ValueError(f"newton cannot fit {calibrator.name}, which names no coordinates; use 'adam' or 'auto'")
+    kind: type[Coordinates] = resolve_name(calibrator.coordinates)
+    return kind(calibrator)

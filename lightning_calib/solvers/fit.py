@@ -80,9 +80,7 @@ def choose_solver(calibrator: Calibrator) -> Solver:
         >>> [choose_solver(build(name, 3)) for name in ("ms", "ets", "lts")]
         ['newton', 'slsqp', 'adam']
     """
-    if isinstance(calibrator, AffineCalibrator):
-        return "newton"
-    return "slsqp" if isinstance(calibrator, EnsembleTemperatureScaling) else "adam"
+    return calibrator.solver
 
 
 class Batches:

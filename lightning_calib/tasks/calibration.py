@@ -110,7 +110,7 @@ class CalibrationTask(LightningModule):
         """What ``train_batches`` of the data module must be."""
         if self.solver != "adam":
             return "cases"
-        return "images" if self.calibrator.name.startswith("lts") else "voxels"
+        return "images" if self.calibrator.looks_at == "neighbourhood" else "voxels"
 
     def describe(self) -> dict[str, Any]:
         """The certificate as plain types; for adam, how it ended."""

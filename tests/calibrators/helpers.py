@@ -4,11 +4,14 @@ import torch
 from hypothesis import strategies as st
 
 from lightning_calib.calibrators import CALIBRATORS, build
+from tests.calibrators.strangers import STRANGERS
 
-NAMES = tuple(CALIBRATORS)
-PRESERVING = tuple(name for name, cls in CALIBRATORS.items() if cls.preserves)
-ORDERED = tuple(name for name, cls in CALIBRATORS.items() if cls.preserves == "order")
-INVARIANT = tuple(name for name, cls in CALIBRATORS.items() if cls.translation_invariant)
+CLASSES = {name: CALIBRATORS[name] for name in CALIBRATORS.ours} | STRANGERS
+NAMES = tuple(CLASSES)
+VOXELWISE = tuple(name for name, cls in CLASSES.items() if cls.looks_at == "voxel")
+PRESERVING = tuple(name for name, cls in CLASSES.items() if cls.preserves)
+ORDERED = tuple(name for name, cls in CLASSES.items() if cls.preserves == "order")
+INVARIANT = tuple(name for name, cls in CLASSES.items() if cls.translation_invariant)
 SENSITIVE = tuple(name for name in NAMES if name not in INVARIANT)
 
 IMAGE = (4, 6)  # smaller than the padding of LTS in one direction

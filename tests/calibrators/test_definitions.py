@@ -24,6 +24,8 @@ COUNTS = {
     "cdc": lambda c: (c**2 * (c + 1), c * (c**2 - 1)),
     "cms_ap": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "cms_op": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
+    "bias_only": lambda c: (c, c),
+    "squeezed": lambda c: (1, 1),
 }
 
 

@@ -20,9 +20,7 @@ from lightning_calib.calibrators import (
     save_calibrator,
 )
 from lightning_calib.functional import pool
-from tests.calibrators.helpers import NAMES, hard_logits, randomized
-
-VOXELWISE = [name for name in NAMES if not name.startswith("lts")]
+from tests.calibrators.helpers import NAMES, VOXELWISE, hard_logits, randomized
 
 
 @pytest.mark.parametrize("name", VOXELWISE)
@@ -88,7 +86,7 @@ def test_bad_logits_are_named(name, logits, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: build("tss", 3), "unknown calibrator 'tss'; choose one of identity, ts, ets, vs"),
+        (lambda: build("tss", 3), r"unknown calibrator 'tss'; did you mean ts\? There are: identity, ts, ets, vs"),
         (lambda: build("ts", 1), "at least 2 classes, got num_classes=1"),
         (lambda: build("lts", 3, spatial_dims=4), "must be 2 or 3, got 4"),
         (lambda: build("lts", 3, through_plane=3), "0, 1 or 2; got 3"),
@@ -112,7 +110,7 @@ def test_the_papers_set():
     names = expand_pipelines(["paper"])
     assert len(names) == len(PAPER_PIPELINES) == 19
     assert sum(name.calibrator != "identity" for name in names) == 16
-    assert len(expand_pipelines(["all"])) == 25
+    assert len(expand_pipelines(["all"])) == 1 + 2 * len(NAMES)
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(["z", "p", "p0"]))
@@ -142,6 +140,35 @@ def test_files_give_back_the_same_calibrator(name, dtype, tmp_path):
     header = read_header(path)
     assert (header["name"], header["class_names"], header["fitted"]) == (name, ["a", "b", "c"], {"voxels": 7})
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lts", {"canonical": True}),
+        ("lts", {"canonical": True, "through_plane": 2}),
+        ("lts_ti", {"through_plane": 1}),
+        ("cms_ap", {"parametrization": "softplus"}),
+    ],
+)
+def test_files_keep_the_options(name, options, tmp_path):
+    calibrator = randomized(name, 3, 0, 0.2, spatial_dims=3, **options)
+    save_calibrator(tmp_path / "a.safetensors", calibrator)
+    loaded = load_calibrator(tmp_path / "a.safetensors")
+    logits = torch.randn(1, 3, 4, 5, 6, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(loaded(logits), calibrator(logits))
+    assert loaded.translation_invariant == calibrator.translation_invariant
+    assert loaded.options().items() >= options.items()
+
+
+def test_files_of_local_scaling_without_the_option_are_read(tmp_path):
+    """As earlier versions wrote them."""
+    header = {"format_version": 1, "num_classes": 3, "spatial_dims": 2, "options": {"through_plane": 0}}
+    for name in ("lts", "lts_ti"):
+        calibrator, path = randomized(name, 3, 0), tmp_path / f"{name}.safetensors"
+        save_file(calibrator.state_dict(), path, metadata={"lightning_calib": json.dumps(header | {"name": name})})
+        logits = hard_logits(0, "normal", 3)
+        assert torch.equal(load_calibrator(path)(logits), calibrator(logits))
 
 
 def test_broken_and_foreign_files_are_named(tmp_path):

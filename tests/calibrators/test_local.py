@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_calib.calibrators import LocalTemperatureScaling, build
-from lightning_calib.calibrators.local import NUM_LEAVES, convolve_by_phases
+from lightning_calib.calibrators.local import NUM_LEAVES
+from lightning_calib.functional.convolution import convolve_by_phases
 from tests.calibrators.helpers import randomized
 from tests.references.calibrators import local_temperature
 
@@ -19,7 +20,7 @@ def test_temperature_against_the_oracle(size):
     logits = torch.randn(1, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     kernels, biases = (p.detach().numpy() for p in calibrator.convolutions.parameters())
     expected = local_temperature(logits[0].numpy(), kernels, biases)
-    torch.testing.assert_close(calibrator.temperature(logits)[0, 0], torch.from_numpy(expected))
+    torch.testing.assert_close(calibrator.temperature_map(logits)[0, 0], torch.from_numpy(expected))
 
 
 @given(height=st.integers(9, 16), width=st.integers(9, 16), batch=st.integers(1, 3), seed=st.integers(0, 99))
@@ -43,17 +44,17 @@ def test_phases_give_the_dilated_convolution_and_its_gradients(height, width, ba
 def test_temperatures_are_the_same_with_and_without_gradients(name):
     calibrator = randomized(name, 4, 2, 0.2, dtype=torch.float64)
     logits = torch.randn(2, 4, 7, 8, dtype=torch.float64)
-    learning = calibrator.temperature(logits)
+    learning = calibrator.temperature_map(logits)
     assert learning.requires_grad
     with torch.no_grad():
-        torch.testing.assert_close(calibrator.temperature(logits), learning)
+        torch.testing.assert_close(calibrator.temperature_map(logits), learning)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_log_probs_are_scaled_by_the_temperature(name):
     calibrator = randomized(name, 4, 2, 0.2, dtype=torch.float64)
     logits = torch.randn(2, 4, 7, 8, dtype=torch.float64)
-    expected = (logits / calibrator.temperature(logits)).log_softmax(1)
+    expected = (logits / calibrator.temperature_map(logits)).log_softmax(1)
     torch.testing.assert_close(calibrator(logits), expected)
 
 

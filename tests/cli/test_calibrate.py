@@ -101,7 +101,7 @@ def test_verify(outputs, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--pipeline=cms_xx(p)"], "unknown calibrator 'cms_xx'; choose one of"),
+        (["--pipeline=cms_xx(p)"], "unknown calibrator 'cms_xx'; did you mean cms_"),
         (["--pipeline=cms_op"], "is not a pipeline; write calibrator(pooling)"),
         (["--cal=40"], "cal 40 + val 2 = 42 cases, but the store"),
         (["--outputs=/nowhere"], "there is no output store at /nowhere"),

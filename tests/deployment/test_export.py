@@ -9,7 +9,7 @@ from hypothesis import given
 
 from lightning_calib.calibrators import CALIBRATORS, Pipeline
 from lightning_calib.deployment.export import export_program, save_onnx, save_program
-from lightning_calib.functional import cones, experts, preservation
+from lightning_calib.functional import experts, ordering, preservation
 from lightning_calib.functional.pooling import pool
 from tests.calibrators.helpers import randomized
 
@@ -94,7 +94,7 @@ def test_onnx_of_a_pipeline(name, dims, dtype, tmp_path):
         assert_same(found, pipeline.calibrator, pooled, decided)
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", list(CALIBRATORS))
 def test_torch_export(name, tmp_path):
     dims = 3 if name in ("lts_ti", "cms_op") else 2
     calibrator = randomized(name, 3, seed=3, scale=0.3, spatial_dims=dims)
@@ -120,7 +120,7 @@ def test_what_a_graph_computes_otherwise_is_the_same(seed, num_classes):
     weight, bias = torch.randn(num_classes, 3, num_classes), torch.randn(num_classes, 3)
     expert = logits.argmax(1)
     eager = [
-        cones.descending_order(logits),
+        ordering.descending_order(logits),
         preservation.restore_order(log_probs, logits),
         preservation.restore_argmax(log_probs, logits),
         experts.apply_experts(weight, bias, logits, expert),
@@ -128,7 +128,7 @@ def test_what_a_graph_computes_otherwise_is_the_same(seed, num_classes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
         compiled = [
-            cones.descending_order(logits),
+            ordering.descending_order(logits),
             preservation.restore_order(log_probs, logits),
             preservation.restore_argmax(log_probs, logits),
             experts.apply_experts(weight, bias, logits, expert),

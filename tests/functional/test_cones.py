@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_calib.functional import cones
+from lightning_calib.functional import cones, ordering
 from lightning_calib.functional.bounds import within
 from lightning_calib.functional.experts import BLOCK, apply_experts, winning_class
 from tests.references.calibrators import canonical_order, g_matrix
@@ -31,7 +31,7 @@ def test_permutation_is_that_of_the_definition(cone, seed, num_classes):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@given(seed=seeds, num_classes=st.integers(2, cones.PAIRED_CLASSES + 2), shape=st.sampled_from([(), (7,), (3, 5)]))
+@given(seed=seeds, num_classes=st.integers(2, ordering.PAIRED_CLASSES + 2), shape=st.sampled_from([(), (7,), (3, 5)]))
 def test_every_way_to_the_order_is_a_stable_sort(dtype, seed, num_classes, shape):
     """Ties, zeros of both signs and the largest numbers, on both sides of the number of classes that are paired."""
     rng = np.random.default_rng(seed)
@@ -41,8 +41,8 @@ def test_every_way_to_the_order_is_a_stable_sort(dtype, seed, num_classes, shape
     )
     logits = torch.from_numpy(values).to(dtype)
     expected = np.argsort(-logits.double().numpy(), axis=1, kind="stable")
-    np.testing.assert_array_equal(cones.descending_order(logits).numpy(), expected)
-    np.testing.assert_array_equal(cones.inverse_permutation(cones._counted_places(logits)).numpy(), expected)
+    np.testing.assert_array_equal(ordering.descending_order(logits).numpy(), expected)
+    np.testing.assert_array_equal(ordering.inverse_permutation(ordering._counted_places(logits)).numpy(), expected)
 
 
 @pytest.mark.parametrize("cone", CONES)
@@ -50,7 +50,7 @@ def test_every_way_to_the_order_is_a_stable_sort(dtype, seed, num_classes, shape
 def test_permutations_invert(cone, seed, num_classes):
     logits = tied_logits(seed, num_classes)
     permutation = cones.canonical_permutation(logits, cone)
-    back = logits.gather(1, permutation).gather(1, cones.inverse_permutation(permutation))
+    back = logits.gather(1, permutation).gather(1, ordering.inverse_permutation(permutation))
     assert torch.equal(back, logits)
 
 

@@ -101,7 +101,7 @@ def test_local_temperatures_of_a_plane_are_those_of_the_volume(tmp_path, through
     shown = case_maps(case, "z", calibrator)
     pooled = case.pooled("z")[None]
     with torch.no_grad():
-        whole, temperature = calibrator(pooled)[0], calibrator.temperature(pooled)[0, 0]
+        whole, temperature = calibrator(pooled)[0], calibrator.temperature_map(pooled)[0, 0]
     np.testing.assert_allclose(shown.temperature, temperature[shown.plane].numpy(), rtol=1e-5)
     np.testing.assert_allclose(shown.confidence_after, whole[:, shown.plane].amax(0).exp().numpy(), rtol=1e-5)
 

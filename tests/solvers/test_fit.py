@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.calibrators import CALIBRATORS, AffineCalibrator, MatrixScaling, build
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit
+from lightning_calib.solvers.coordinates import Coordinates
 from tests.solvers.synthetic import confused, draw, fresh, images
 
 
@@ -123,7 +124,7 @@ def test_lts_learns_where_the_logits_are_overconfident():
     target = draw((logits / torch.where(torch.arange(32) < 16, 1.0, 4.0)).log_softmax(1), 5)
     calibrator = build("lts_ti", 3)
     certificate = fit(calibrator, logits, target, lr=0.01, max_epochs=150)
-    temperature = calibrator.temperature(logits).detach()
+    temperature = calibrator.temperature_map(logits).detach()
     assert temperature[..., 20:].mean() > 1.5 * temperature[..., :12].mean()
     assert certificate.nll < fit(build("ts", 3), logits, target).nll - 0.005
 
@@ -206,3 +207,74 @@ def test_a_finished_solver_takes_no_more():
         solver.step()
     with pytest.raises(RuntimeError, match="has ended"):
         solver.accumulate(logits, target)
+
+
+class SharedBias(AffineCalibrator):
+    """A matrix without a bias of its own: nobody said in which coordinates it is convex."""
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
+        super().__init__(num_classes, spatial_dims)
+        self.matrix = torch.nn.Parameter(torch.eye(num_classes))
+
+    def assemble(self):
+        return self.matrix.unsqueeze(0), self.matrix.new_zeros(1, self.num_classes)
+
+
+class MatrixOnly(Coordinates):
+    """The matrix without a bias."""
+
+    def identity(self):
+        return torch.eye(self.num_classes, dtype=torch.float64).flatten()
+
+    def read(self):
+        return self.calibrator.matrix.detach().double().flatten()[None]
+
+    def write(self, theta):
+        self._store(matrix=theta)
+
+    def affine(self, theta):
+        weight = theta.unflatten(-1, (self.num_classes, self.num_classes))
+        return torch.cat([weight, torch.zeros_like(weight[..., :1])], dim=-1)
+
+    def pullback(self, gradient):
+        return gradient[..., :-1].flatten(-2)
+
+
+class Solvable(SharedBias):
+    """The same with coordinates of its own."""
+
+    coordinates = f"{__name__}:MatrixOnly"
+
+
+class Mine(MatrixScaling):
+    """Matrix scaling under another name."""
+
+
+def test_an_affine_calibrator_without_coordinates_is_fitted_by_adam():
+    logits, target = confused(num_classes=3, count=2, size=24, dtype=torch.float32)
+    certificate = fit(SharedBias(3), logits, target, max_epochs=20)
+    assert (SharedBias.solver, certificate.solver) == ("adam", "adam")
+    assert certificate.nll < float(torch.nn.functional.nll_loss(logits.log_softmax(1), target))
+    with pytest.raises(ValueError, match=r"newton cannot fit .*SharedBias, which names no coordinates; use 'adam'"):
+        fit(SharedBias(3), logits, target, solver="newton")
+
+
+def test_a_calibrator_brings_its_own_coordinates():
+    logits, target = confused(num_classes=3, count=2, size=24)
+    certificate = fit(Solvable(3).double(), logits, target)
+    assert (Solvable.solver, certificate.solver, certificate.converged) == ("newton", "newton", True)
+    by_adam = fit(SharedBias(3).double(), logits, target, max_epochs=100)
+    assert certificate.nll == pytest.approx(by_adam.nll, abs=1e-3)
+
+
+def test_coordinates_are_inherited():
+    logits, target = confused(num_classes=3, count=2, size=24)
+    mine, ours = Mine(3).double(), fresh("ms", 3)
+    assert fit(mine, logits, target).objective == fit(ours, logits, target).objective
+    assert torch.equal(mine.weight, ours.weight)
+
+
+def test_a_solver_of_ones_own_choice_is_inherited_too():
+    first = type("First", (MatrixScaling,), {"solver": "adam"})
+    assert [kind.solver for kind in (first, type("Second", (first,), {}))] == ["adam", "adam"]
+    assert type("Third", (MatrixScaling,), {"coordinates": None}).solver == "adam"

@@ -89,10 +89,10 @@ def flips(inputs: Inputs) -> Section:
     balance = [_balance(name, found) for name, found in changed.items()]
     table = Table.of("flips", caption, (*head, Column("on balance", left=True)), balance)
     section = Section("flip-maps", "Flips", lead, tables=(table,))
-    try:
-        return replace(section, pictures=(_flip_picture(inputs, changed),))
-    except MissingInput as problem:
-        return replace(section, notices=(str(problem),))
+    name = max(changed, key=lambda name: float(np.mean([row.flip for row in changed[name]])))
+    cases = [(row.repeat, row.case) for row in sorted(changed[name], key=lambda row: -row.flip)]
+    told = f"The test cases on which {name}, the pipeline with most flips, changes most voxels."
+    return with_flips(inputs, section, "flips", name, cases, told)
 
 
 def _rows(inputs: Inputs, name: str) -> list[CaseRow]:
@@ -121,33 +121,34 @@ def flip_shares(counts: Mapping[str, int]) -> list[str]:
     return [format_number(100 * counts[kind] / total if total else None, 1) for kind in KINDS]
 
 
-def _flip_picture(inputs: Inputs, changed: dict[str, list[CaseRow]]) -> Picture:
-    name = max(changed, key=lambda name: float(np.mean([row.flip for row in changed[name]])))
-    worst = sorted(changed[name], key=lambda row: -row.flip)
-    caption = f"The test cases on which {name}, the pipeline with most flips, changes most voxels."
-    return flip_picture(inputs, "flips", name, [(row.repeat, row.case) for row in worst], caption)
-
-
-def flip_picture(inputs: Inputs, key: str, name: str, cases: Sequence[tuple[int, str]], caption: str) -> Picture:
-    """Maps of the first few cases in which a pipeline flips voxels.
+def with_flips(
+    inputs: Inputs, section: Section, key: str, name: str, cases: Sequence[tuple[int, str]], caption: str
+) -> Section:
+    """The section with maps of the first few cases in which a pipeline flips voxels, or a notice why there are none.
 
     Args:
         inputs: results and outputs.
+        section: what the picture is added to.
         key: name of the picture.
         name: the pipeline.
         cases: repeats and cases, the worst first; a case is shown once.
         caption: what the picture shows.
     """
-    pooled, maps = inputs.cases(PipelineName.parse(name).pooling), dict[str, CasePlane]()
+    planes: dict[str, CasePlane] = {}
+    try:
+        pooled, manifest = inputs.cases(PipelineName.parse(name).pooling), inputs.outputs.manifest
+    except MissingInput as problem:
+        return replace(section, notices=(*section.notices, str(problem)))
     for repeat, case in cases:
         calibrator = inputs.results.calibrator(repeat, name)
-        if calibrator is not None and case not in maps and len(maps) < SHOWN:
-            maps[case] = case_plane(pooled, case, calibrator.eval())
-    if not maps:
-        raise MissingInput(f"There is no fitted calibrator of {name} in {inputs.results.folder}.")
-    manifest = inputs.outputs.manifest
-    figure = flip_figure(list(maps.values()), manifest.class_names, manifest.background)
-    return Picture(key, figure, caption + _blank_note(maps.values()), wide=True)
+        if calibrator is not None and case not in planes and len(planes) < SHOWN:
+            planes[case] = case_plane(pooled, case, calibrator.eval())
+    if not planes:
+        missing = f"There is no fitted calibrator of {name} in {inputs.results.folder}."
+        return replace(section, notices=(*section.notices, missing))
+    figure = flip_figure(list(planes.values()), manifest.class_names, manifest.background)
+    picture = Picture(key, figure, caption + _blank_note(planes.values()), wide=True)
+    return replace(section, pictures=(*section.pictures, picture))
 
 
 def _blank_note(maps: Iterable[CasePlane]) -> str:
