@@ -9,6 +9,9 @@ from torch import Tensor
 TABLE_BINS = 600
 """Bins of the fine table: 600 = 12 * 50 = 40 * 15, so it serves 15, 20, 30, 40 and 50 bins exactly."""
 
+LANES = 32
+"""Copies of a table on a device, so that neighbouring voxels of one bin do not wait for each other."""
+
 
 def bin_index(confidence: Tensor, num_bins: int) -> Tensor:
     r"""Bin of each confidence among equal bins of [0, 1], the last one closed.
@@ -33,14 +36,30 @@ def bin_index(confidence: Tensor, num_bins: int) -> Tensor:
     wide = confidence.double()
     index = (wide * num_bins).long()
     if confidence.dtype == torch.float64:  # float32 times K < 2^29 is exact in float64; float64 is rounded
-        index -= (wide < index / float64(num_bins, wide)).long()
-        index += (wide >= (index + 1) / float64(num_bins, wide)).long()
+        index -= (wide < index.double() / num_bins).long()
+        index += (wide >= (index + 1).double() / num_bins).long()
     return index.clamp_(0, num_bins - 1)
 
 
-def float64(value: float, like: Tensor) -> Tensor:
-    """A float64 scalar on the device of ``like``: integer tensors divided by it give float64."""
-    return torch.tensor(value, dtype=torch.float64, device=like.device)
+def tally(index: Tensor, size: int, weights: Tensor | None = None) -> Tensor:
+    """How often each of ``0..size-1`` occurs (int64), or the sum of its float64 weights ``(size,)``.
+
+    Example:
+        >>> tally(torch.tensor([0, 2, 2]), 3), tally(torch.tensor([], dtype=torch.int64), 1, torch.zeros(0).double())
+        (tensor([1, 0, 2]), tensor([0.], dtype=torch.float64))
+    """
+    if index.device.type == "cpu":
+        found = torch.bincount(index, weights=weights, minlength=size)
+        return found if weights is None else found.double()  # of nothing, bincount forgets the type of its weights
+    return scattered_tally(index, size, weights)
+
+
+def scattered_tally(index: Tensor, size: int, weights: Tensor | None = None) -> Tensor:
+    """:func:`tally` for devices, where bincount would wait for the host to learn the largest index."""
+    values = torch.ones_like(index) if weights is None else weights
+    lane = torch.arange(len(index), device=index.device) % LANES
+    table = torch.zeros(size * LANES, dtype=values.dtype, device=index.device)
+    return table.scatter_add_(0, index * LANES + lane, values).view(size, LANES).sum(dim=1)
 
 
 class BinTable(NamedTuple):
@@ -64,9 +83,8 @@ class BinTable(NamedTuple):
     @classmethod
     def of(cls, index: Tensor, correct: Tensor, confidence: Tensor, size: int) -> Self:
         """Table of a flat list of voxels: their bins, whether they are correct, their confidences."""
-        pairs = torch.bincount(2 * index + correct, minlength=2 * size).view(size, 2)
-        sums = torch.bincount(index, weights=confidence, minlength=size)
-        return cls(pairs.sum(dim=1), pairs[:, 1].contiguous(), sums)
+        pairs = tally(2 * index + correct, 2 * size).view(size, 2)
+        return cls(pairs.sum(dim=1), pairs[:, 1].contiguous(), tally(index, size, confidence))
 
     def coarsen(self, num_bins: int) -> Self:
         """The same voxels in fewer bins, exactly; ``num_bins`` must divide the number of bins."""

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.binning import tally
+
 BANDS = (0.0, 3.0, 7.0, 15.0, math.inf)
 """Edges of the distance bands [0, 3) [3, 7) [7, 15) [15, inf), in voxels."""
 
@@ -153,13 +155,11 @@ class BandTable(NamedTuple):
         """Table of a flat list of voxels."""
         size = len(bands) - 1
         distance = distance.double()
-        if not bool((distance >= 0).all()):
-            raise ValueError("distances must be 0 or more; compute them with boundary_distance(target)")
-        inner = torch.tensor(bands[1:-1], dtype=torch.float64, device=distance.device)
-        band = torch.bucketize(distance, inner, right=True)
-        pairs = torch.bincount(2 * band + wrong, minlength=2 * size).view(size, 2)
-        uncertainty = torch.bincount(band, weights=1 - confidence, minlength=size)
-        sums = torch.bincount(band, weights=distance, minlength=size)
+        band = torch.zeros_like(distance, dtype=torch.int64)
+        for edge in bands[1:-1]:
+            band += distance >= edge
+        pairs = tally(2 * band + wrong, 2 * size).view(size, 2)
+        uncertainty, sums = tally(band, size, 1 - confidence), tally(band, size, distance)
         return cls(pairs.sum(dim=1), pairs[:, 1].contiguous(), uncertainty, sums)
 
     def error(self) -> Tensor:

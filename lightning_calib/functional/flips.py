@@ -36,7 +36,7 @@ class FlipTable(NamedTuple):
     @classmethod
     def of(cls, prediction: Tensor, reference: Tensor, target: Tensor) -> Self:
         """Table of a flat list of voxels: classes now, before, and true."""
-        voxels = torch.tensor(prediction.numel(), device=prediction.device)
+        voxels = torch.full((), prediction.numel(), device=prediction.device)
         return cls(voxels, *(kind.sum() for kind in flip_kinds(prediction, reference, target)))
 
     def flips(self) -> Tensor:

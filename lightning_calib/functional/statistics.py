@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index
+from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index, tally
 from lightning_calib.functional.boundary import BANDS, BandTable, check_bands
+from lightning_calib.functional.classwise import class_tables
 from lightning_calib.functional.flips import FlipTable, as_reference, classes_of
 from lightning_calib.functional.overlap import class_counts, dice, mean_iou
 from lightning_calib.functional.voxels import Voxels, as_images, only, walk
@@ -161,8 +162,10 @@ def image_statistics(
         inside, away = (None if values is None else values[i] for values in maps)
         keep = _counting(own, ignore_index, inside)
         old = None if before is None else before[i]
+        _check_distance(away, keep)
         parts = walk(image, own, keep, f"image {i} of the batch")
-        images.append(reduce(_add, (_sums(part, sizes, old, away, edges) for part in parts)))
+        sums = reduce(_add, (chunk_sums(part, sizes, old, away, edges) for part in parts))
+        images.append(sums.map(lambda tensor: tensor[None].cpu()))
     return ImageStatistics.concatenate(images)
 
 
@@ -184,19 +187,24 @@ def _flat(values: Tensor | None, target: Tensor, labels: Tensor, name: str) -> T
     return values.reshape(labels.shape)
 
 
-def _sums(
+def _check_distance(distance: Tensor | None, keep: Tensor | None) -> None:
+    if distance is not None and not bool((only(distance, keep) >= 0).all()):
+        raise ValueError("distances must be 0 or more; compute them with boundary_distance(target)")
+
+
+def chunk_sums(
     voxels: Voxels,
     sizes: tuple[int, int],
     reference: Tensor | None,
     distance: Tensor | None,
     edges: tuple[float, ...],
 ) -> ImageStatistics:
-    """Statistics of one chunk as those of one image."""
+    """Sums of one chunk, on its device; nothing here waits for it."""
     num_classes = voxels.probs.shape[0]
     num_bins, class_bins = sizes
     correct = voxels.prediction == voxels.target
     pairs = voxels.target * num_classes + voxels.prediction
-    confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
+    confusion = tally(pairs, num_classes**2).view(num_classes, num_classes)
     bins = BinTable.of(bin_index(voxels.confidence, num_bins), correct, voxels.confidence, num_bins)
     flips = bands = None
     if reference is not None:
@@ -205,30 +213,15 @@ def _sums(
     if distance is not None:
         away = only(distance[voxels.part], voxels.keep).to(correct.device)
         bands = BandTable.of(away, ~correct, voxels.confidence, edges)
-    part = ImageStatistics(
+    return ImageStatistics(
         nll=voxels.nll.sum(dtype=torch.float64),
         brier=voxels.brier.sum(dtype=torch.float64),
         confusion=confusion,
         bins=bins,
-        classwise=_class_tables(voxels, class_bins) if class_bins else None,
+        classwise=class_tables(voxels, class_bins) if class_bins else None,
         flips=flips,
         bands=bands,
     )
-    return part.map(lambda tensor: tensor[None].cpu())
-
-
-def _class_tables(voxels: Voxels, num_bins: int) -> BinTable:
-    """Tables of every class's probability ``(C, K)``: an event comes true where the label is the class."""
-    probs = only(voxels.probs, voxels.keep).to(voxels.confidence.device).clamp(max=1)
-    num_classes = probs.shape[0]
-    offset = torch.arange(num_classes, device=probs.device)[:, None] * num_bins
-    index = bin_index(probs, num_bins) + offset
-    size = num_classes * num_bins
-    own = index.gather(0, voxels.target[None])[0]
-    count = torch.bincount(index.flatten(), minlength=size)
-    correct = torch.bincount(own, minlength=size)
-    sums = torch.bincount(index.flatten(), weights=probs.flatten().double(), minlength=size)
-    return BinTable(*(table.view(num_classes, num_bins) for table in (count, correct, sums)))
 
 
 def _add(first: ImageStatistics, second: ImageStatistics) -> ImageStatistics:

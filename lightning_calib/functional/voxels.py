@@ -25,7 +25,7 @@ class Voxels:
         nll: ``-log q_y`` ``(n,)``.
         brier: ``|q - onehot(y)|²`` ``(n,)``.
         part: place of the chunk in the flat image.
-        keep: bool ``(m,)`` of the voxels that count; None where all do.
+        keep: places in the chunk of the voxels that count ``(n,)``; None where all do.
     """
 
     probs: Tensor
@@ -39,8 +39,10 @@ class Voxels:
 
 
 def only(values: Tensor, keep: Tensor | None) -> Tensor:
-    """The kept entries along the last axis; all of them where ``keep`` is None."""
-    return values if keep is None else values[..., keep]
+    """The kept entries (a mask or places) along the last axis; all of them where ``keep`` is None."""
+    if keep is None:
+        return values
+    return values[..., keep] if keep.dtype == torch.bool else values.index_select(-1, keep)
 
 
 def as_images(log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +84,7 @@ def top_class(scores: Tensor) -> tuple[Tensor, Tensor]:
     small = torch.uint8 if num_classes < 256 else torch.int32
     rank = torch.arange(num_classes, 0, -1, dtype=small, device=scores.device)[:, None]
     top = scores.amax(dim=0)
-    place = (scores == top).to(small).mul_(rank).amax(dim=0)
+    place = (scores == top).to(small).mul_(rank).amax(dim=0).clamp_(min=1)  # NaN equals nothing
     return top, num_classes - place.long()
 
 
@@ -97,46 +99,81 @@ def chunks(scores: Tensor) -> Iterator[slice]:
 def walk(log_probs: Tensor, target: Tensor, keep: Tensor | None, place: str) -> Iterator[Voxels]:
     """Voxels of one image in chunks of a fixed size.
 
+    The host waits for a device twice an image, not in every chunk: labels are checked before the walk, the
+    probabilities' sums after it.
+
     Args:
         log_probs: ``(C, N)``.
         target: ``(N,)``.
         keep: bool ``(N,)`` of the voxels that count, or None for all.
         place: what to call the image in an error.
     """
-    for part in chunks(log_probs):
-        mask = None if keep is None or bool(keep[part].all()) else keep[part]
-        yield _chunk(log_probs[:, part], target[part], part, mask, place)
+    parts = list(chunks(log_probs))
+    counts = _check_labels(target, keep, parts, log_probs.shape[0], place)
+    ranges = []
+    for part, count in zip(parts, counts, strict=True):
+        voxels, totals = chunk_facts(log_probs[:, part], target[part], part, _places(keep, part, count))
+        yield voxels
+        if count:
+            ranges.append(torch.stack(totals.aminmax()))
+    _check_totals(ranges, place)
 
 
-def _chunk(scores: Tensor, labels: Tensor, part: slice, keep: Tensor | None, place: str) -> Voxels:
-    """Facts of all voxels first, the choice of those that count after: vectors are cheaper to thin out."""
+def _places(keep: Tensor | None, part: slice, count: int) -> Tensor | None:
+    """Places in a chunk of the voxels that count; their number is known, so that no device waits for the host."""
+    if keep is None or count == len(keep[part]):
+        return None
+    if keep.device.type == "cuda":
+        return torch.nonzero_static(keep[part], size=count).flatten()
+    return keep[part].nonzero().flatten()
+
+
+def chunk_facts(scores: Tensor, labels: Tensor, part: slice, keep: Tensor | None) -> tuple[Voxels, Tensor]:
+    """Voxels of a chunk and the sums of their probabilities; nothing here waits for a device.
+
+    Facts of all voxels come first, the choice of those that count after: vectors are cheaper to thin out.
+    """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     probs = scores.exp()
     target = only(labels, keep).long()
-    _check(only(probs.sum(dim=0), keep), target, scores.shape[0], place)
-    own = (labels if keep is None else labels.where(keep, 0)).long()[None]  # (1, m), 0 where nothing counts
-    nll = -scores.gather(0, own)[0]
-    brier = probs.square().sum(dim=0) - 2 * probs.gather(0, own)[0] + 1
+    own = labels.long() if keep is None else torch.zeros_like(labels, dtype=torch.int64).index_copy_(0, keep, target)
+    nll = -scores.gather(0, own[None])[0]
+    brier = probs.square().sum(dim=0) - 2 * probs.gather(0, own[None])[0] + 1
     top, prediction = (only(fact, keep) for fact in top_class(scores))
     sums = sums_device(top.device)
     confidence = top.to(sums).double().exp_().clamp_(max=1)
     nll, brier = only(nll, keep).to(sums), only(brier, keep).to(sums)
-    return Voxels(probs, target.to(sums), prediction.to(sums), confidence, nll, brier, part, keep)
+    totals = only(probs.sum(dim=0), keep)
+    return Voxels(probs, target.to(sums), prediction.to(sums), confidence, nll, brier, part, keep), totals
 
 
-def _check(totals: Tensor, target: Tensor, num_classes: int, place: str) -> None:
-    """Refuse probabilities that do not sum to 1 and labels that name no class."""
-    if target.numel() == 0:
+def _check_labels(target: Tensor, keep: Tensor | None, parts: list[slice], num_classes: int, place: str) -> list[int]:
+    """Voxels that count in each chunk; labels that name no class are refused."""
+    if not target.numel():
+        return [0]
+    facts = []
+    for part in parts:
+        labels = target[part]
+        inside = torch.ones_like(labels, dtype=torch.bool) if keep is None else keep[part]
+        facts.append(torch.stack([*(x.long() for x in labels.where(inside, 0).aminmax()), inside.sum()]))
+    lows, highs, counts = torch.stack(facts).T.tolist()
+    if min(lows) < 0 or max(highs) >= num_classes:
+        first, last = (int(value) for value in only(target, keep).aminmax())
+        raise ValueError(
+            f"{place}: the target holds labels from {first} to {last}, but there are {num_classes} "
+            "classes; name the label of unlabelled voxels as ignore_index"
+        )
+    return list(counts)
+
+
+def _check_totals(ranges: list[Tensor], place: str) -> None:
+    """Refuse probabilities that do not sum to 1: smallest and largest sum of each chunk."""
+    if not ranges:
         return
-    low, high = (value.item() for value in totals.aminmax())
+    found = torch.stack(ranges)
+    low, high = torch.stack([found.amin(), found.amax()]).tolist()
     if not (low > 0.99 and high < 1.01):  # also catches NaN; bfloat16 log-probabilities stay within
         raise ValueError(
             f"{place}: log_probs are not normalised (the probabilities of a voxel sum to {low:.4g} or "
             f"{high:.4g}); pass log_softmax of the logits"
-        )
-    first, last = (int(value) for value in target.aminmax())
-    if first < 0 or last >= num_classes:
-        raise ValueError(
-            f"{place}: the target holds labels from {first} to {last}, but there are {num_classes} "
-            "classes; name the label of unlabelled voxels as ignore_index"
         )

@@ -51,6 +51,12 @@ class BinnedMetric(StatisticsMetric):
     """A metric over equal bins of the top-label confidence.
 
     Metrics whose bins nest in 600 (15, 20, 30, 40, 50 among them) share one table.
+
+    Args:
+        num_bins: equal bins of [0, 1]; the last one is closed.
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
+        **kwargs: options of :class:`torchmetrics.Metric`.
     """
 
     plot_upper_bound: float | None = 1.0
@@ -69,11 +75,7 @@ class BinnedMetric(StatisticsMetric):
 class ExpectedCalibrationError(BinnedMetric):
     """Gaps weighted by occupancy: see :func:`~lightning_calib.functional.expected_calibration_error`.
 
-    Args:
-        num_bins: equal bins of [0, 1]; the last one is closed.
-        ignore_index: label of voxels that count nowhere.
-        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`BinnedMetric`, with 50 bins and ``average="image"``.
 
     Example:
         >>> import torch
@@ -99,11 +101,7 @@ class ExpectedCalibrationError(BinnedMetric):
 class AverageCalibrationError(BinnedMetric):
     """Gaps averaged over non-empty bins: see :func:`~lightning_calib.functional.average_calibration_error`.
 
-    Args:
-        num_bins: equal bins of [0, 1]; the last one is closed.
-        ignore_index: label of voxels that count nowhere.
-        average: ``"pool"`` for all voxels together, ``"image"`` for the mean over images.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`BinnedMetric`.
 
     Example:
         >>> import torch
@@ -119,11 +117,7 @@ class AverageCalibrationError(BinnedMetric):
 class MaximumCalibrationError(BinnedMetric):
     """The largest gap: see :func:`~lightning_calib.functional.maximum_calibration_error`.
 
-    Args:
-        num_bins: equal bins of [0, 1]; the last one is closed.
-        ignore_index: label of voxels that count nowhere.
-        average: ``"pool"`` for all voxels together, ``"image"`` for the mean over images.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`BinnedMetric`.
 
     Example:
         >>> import torch

@@ -18,7 +18,7 @@ def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None 
     Args:
         table: sums of each bin ``(K,)``.
         ax: axes to draw into; a new figure by default.
-        title: heading; the expected calibration error by default.
+        title: heading; by default the expected calibration error, its bins, and that voxels are pooled.
 
     Returns:
         Figure and axes of the diagram; the histogram of confidences hangs below it.
@@ -29,7 +29,7 @@ def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None 
         >>> log_probs = torch.tensor([[0.75, 0.25]] * 4).log()
         >>> figure, axes = draw_reliability(reliability_table(log_probs, torch.tensor([0, 0, 1, 1])))
         >>> axes.get_title()
-        'ECE 0.250'
+        'ECE 0.250 (15 bins, all voxels pooled)'
     """
     axes = Figure(figsize=(4, 5), layout="constrained").subplots() if ax is None else ax
     size = table.voxels.shape[-1]
@@ -40,7 +40,7 @@ def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None 
     axes.bar(left, gap, 1 / size, low, align="edge", color=GAP, alpha=0.6, label="gap to mean confidence")
     axes.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    axes.set_title(title or f"ECE {table.expected_error().item():.3f}")
+    axes.set_title(title or f"ECE {table.expected_error().item():.3f} ({size} bins, all voxels pooled)")
     axes.legend(loc="upper left", frameon=False)
     _histogram(axes, left, table.voxels.numpy())
     return _figure(axes), axes

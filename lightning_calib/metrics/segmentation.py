@@ -61,10 +61,7 @@ MIOU = Score(
 class NegativeLogLikelihood(StatisticsMetric):
     """Mean of ``-log q_y``: see :func:`~lightning_calib.functional.negative_log_likelihood`.
 
-    Args:
-        ignore_index: label of voxels that count nowhere.
-        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`~lightning_calib.metrics.StatisticsMetric`, without ``contents``.
 
     Example:
         >>> import torch
@@ -81,10 +78,7 @@ class NegativeLogLikelihood(StatisticsMetric):
 class BrierScore(StatisticsMetric):
     """Mean of ``|q - onehot(y)|²``: see :func:`~lightning_calib.functional.brier_score`.
 
-    Args:
-        ignore_index: label of voxels that count nowhere.
-        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`~lightning_calib.metrics.StatisticsMetric`, without ``contents``.
 
     Example:
         >>> import torch

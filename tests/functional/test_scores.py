@@ -246,3 +246,13 @@ def test_sums_are_taken_where_float64_and_repeatable_sums_exist():
         assert sums_device(cpu) == cpu
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_an_image_where_nothing_counts_has_sums_of_the_same_type():
+    log_probs, target = miscalibrated(7, 3, (4, 5))
+    options = {"ignore_index": IGNORE, "reference": log_probs, "classwise": True}
+    options["distance"] = F.boundary_distance(target, IGNORE)
+    seen = F.image_statistics(log_probs, target, **options)
+    blind = F.image_statistics(log_probs, torch.full_like(target, IGNORE), **options)
+    assert [t.dtype for t in blind.tensors()] == [t.dtype for t in seen.tensors()]
+    assert all((t == 0).all() for t in blind.tensors())

@@ -12,6 +12,7 @@ SPLITS = {
     "even": ([0, 2, 4], [1, 3]),
     "padded": ([4, 1], [3, 2, 0, 4]),  # case 4 twice, as a distributed sampler pads
     "idle": ([0, 1, 2, 3, 4], []),
+    "blind": ([0, 1, 2, 3, 4], [5]),  # nothing counts in case 5
 }
 
 

@@ -8,6 +8,8 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from lightning_calib.metrics import SCORES
+
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
@@ -34,9 +36,18 @@ def test_module_of_the_page_logs_its_scores(tmp_path):
     assert sum(module.errors.values()) / 4 == pytest.approx(logged["cal/ECE"], rel=1e-6)
 
 
-def test_functions_of_the_page():
+def test_scores_of_the_page(monkeypatch):
+    monkeypatch.setattr(SCORES, "registered", {})
     names = {}
     exec(SNIPPETS[1], names)
+    assert list(names["cases"]) == ["a", "b"]
+    assert set(names["values"]) == {*SCORES.ours, "sure_and_wrong"}
+    assert 0 < names["values"]["sure_and_wrong"] < 1
+
+
+def test_functions_of_the_page():
+    names = {}
+    exec(SNIPPETS[2], names)
     assert names["ece"] == pytest.approx(names["by_bins"][50].mean().item())
     assert names["per_image"].shape == (2,)
     assert set(names["audit"]) == {"harmful", "beneficial", "neutral"}

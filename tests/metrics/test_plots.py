@@ -26,7 +26,7 @@ def test_reliability_diagram_draws_accuracies_and_gaps(batch):
     gaps = np.array([bar.get_height() for bar in axes.containers[1]])
     np.testing.assert_allclose(gaps, table.gaps().numpy())
     assert [bar.get_height() for bar in axes.child_axes[0].containers[0]] == table.voxels.tolist()
-    assert axes.get_title() == f"ECE {metric.compute().item():.3f}"
+    assert axes.get_title() == f"ECE {metric.compute().item():.3f} (10 bins, all voxels pooled)"
     figure.savefig("/dev/null", format="png")
 
 
