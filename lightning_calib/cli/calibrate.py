@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from pytorch_lightning import Trainer
 
+from lightning_calib.cli import study
 from lightning_calib.cli.apply import apply
 from lightning_calib.cli.audit import audit
 from lightning_calib.cli.compare import compare
@@ -27,7 +28,6 @@ from lightning_calib.cli.report import report
 from lightning_calib.cli.reproduce import reproduce
 from lightning_calib.cli.run import run
 from lightning_calib.cli.search import search
-from lightning_calib.cli.study import study_commands
 from lightning_calib.cli.verify import verify
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"
@@ -81,7 +81,7 @@ def main(args: Sequence[str] | None = None) -> int:
     line = None if args is None else list(args)
     try:
         code: int | None = auto_cli(
-            COMMANDS | {"study": study_commands()},
+            COMMANDS | {"study": study.COMMANDS},
             args=line,
             as_positional=False,
             parser_class=Parser,
