@@ -29,9 +29,6 @@ class EnsembleSize(RerunStudy):
             members: ensemble sizes; the first so many members count. By default 1 up to all.
             pipelines: which to fit; by default the uncalibrated ensemble and the paper's contrasts.
             trials: trials of each search; by default as many as the run's, so that its fits are taken over.
-
-        Returns:
-            ``study.json``.
         """
         names, largest = self.names(pipelines, PIPELINES), self.store.manifest.num_members
         sizes = sorted(set(members or range(1, largest + 1)))

@@ -63,9 +63,6 @@ class Shift(Study):
             stores: output stores by a name for their images; by default all folders outputs-* beside the run's
                 outputs, as train.py predict --corruption writes them.
             pipelines: which to evaluate; by default all of the run.
-
-        Returns:
-            ``study.json``.
         """
         names = self.names(pipelines)
         found = dict(stores or shifted_stores(self.store.path))

@@ -10,7 +10,7 @@ from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.functional.flips import KINDS
 from lightning_calib.kit.tables import Cell, Column, Table
 from lightning_calib.metrics.score import SCORES
-from lightning_calib.report.inputs import Inputs, MissingInput
+from lightning_calib.report.inputs import Inputs, MissingInput, spread
 from lightning_calib.report.map_figures import confidence_figure, flip_figure, scalar_figure
 from lightning_calib.report.maps import CLOSE_UP, IGNORED, CasePlane, case_plane, free_energy
 from lightning_calib.report.numbers import format_number, format_score
@@ -59,12 +59,7 @@ def spread_cases(inputs: Inputs, repeat: int, pipeline: PipelineName) -> list[st
     baseline = inputs.results.cases_of(repeat, inputs.uncalibrated(pipeline))
     rows = baseline or inputs.results.cases_of(repeat, str(pipeline))
     ranked = [row.case for row in sorted(rows, key=lambda row: -row.nll)]
-    return [ranked[place] for place in _spread(len(ranked), SHOWN)]
-
-
-def _spread(length: int, most: int) -> list[int]:
-    """Places from the first to the last, evenly spread."""
-    return [int(place) for place in np.unique(np.linspace(0, length - 1, min(most, length)).round())]
+    return list(spread(ranked, SHOWN))
 
 
 def flips(inputs: Inputs) -> Section:
@@ -164,15 +159,14 @@ def free_energies(inputs: Inputs) -> Section:
             "The store holds log-probabilities, whose free energy is 0 everywhere: the networks' own scores are gone."
         )
     tested, pooled = inputs.results.test_cases(inputs.results.repeats[0]), inputs.cases("z")
-    found = [(tested[place], *free_energy(pooled, tested[place])) for place in _spread(len(tested), MEASURED)]
-    spread = np.array([deviation for _, _, deviation in found])
-    low, middle, high = (format_number(float(x), 2) for x in np.quantile(spread, (0.25, 0.5, 0.75)))
+    found = [(case, *free_energy(pooled, case)) for case in spread(tested, MEASURED)]
+    sizes = np.array([size for _, _, size in found])
+    low, middle, high = (format_number(float(x), 2) for x in np.quantile(sizes, (0.25, 0.5, 0.75)))
     ranked = sorted(found, key=lambda entry: -entry[2])
-    chosen = [ranked[place] for place in _spread(len(ranked), SHOWN)]
-    maps = [(f"{case} (spread {format_number(deviation, 2)})", energy) for case, energy, deviation in chosen]
+    maps = [(f"{case} (spread {format_number(size, 2)})", energy) for case, energy, size in spread(ranked, SHOWN)]
     lead = (
         f"Softmax does not see this part of the scores, but calibrators that are not translation invariant do. "
-        f"Its standard deviation within an image is {format_number(float(spread.mean()), 2)} on average "
+        f"Its standard deviation within an image is {format_number(float(sizes.mean()), 2)} on average "
         f"(quartiles {low}, {middle}, {high}; {len(found)} test cases of the first repeat)."
     )
     caption = (
