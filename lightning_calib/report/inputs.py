@@ -74,7 +74,7 @@ class Inputs:
         if folder is None:
             return cls(results, None, "no output store was given", preserve)
         try:
-            return cls(results, OutputStore(folder), preserve=preserve)
+            return cls(results, OutputStore(folder, results.settings.get("members")), preserve=preserve)
         except (StoreError, OSError) as problem:
             return cls(results, None, str(problem), preserve)
 

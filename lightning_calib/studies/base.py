@@ -97,7 +97,11 @@ class Study(ABC):
     @cached_property
     def store(self) -> OutputStore:
         """The run's frozen outputs."""
-        return OutputStore(self.outputs or Path(self.results.settings["outputs"]))
+        return self.open_store(self.outputs or Path(self.results.settings["outputs"]))
+
+    def open_store(self, path: Path) -> OutputStore:
+        """A store as the run would see it: with as many of its members."""
+        return OutputStore(path, self.results.settings.get("members"))
 
     @property
     def folder(self) -> Path:

@@ -36,7 +36,7 @@ class EnsembleSize(RerunStudy):
             raise StudyError(f"members = {wrong}: the store {self.store.path} has {largest} members")
         found: dict[int, Results] = {}
         for size in sorted({*sizes, largest}):
-            fewer = size if size < largest else None
+            fewer = size if size < self.store.stored_members else None
             found[size] = self.rerun(f"members-{size}", self.changed(names, trials, members=fewer))
         return self.conclude(found, sizes, largest, names)
 

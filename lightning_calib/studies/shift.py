@@ -72,7 +72,7 @@ class Shift(Study):
                 "`train.py predict --corruption mild` and `--corruption strong`, or name them with --stores"
             )
         for images, path in found.items():
-            self._refuse_other_cases(images, OutputStore(path))
+            self._refuse_other_cases(images, self.open_store(path))
             self._prepare(images, path, names)
         jobs = [
             ShiftJob(images, str(path), repeat, pooling, group)
@@ -172,7 +172,7 @@ def shifted_stores(clean: Path) -> dict[str, Path]:
 
 def shift_job(study: Shift, job: ShiftJob) -> None:
     """Score the pipelines of a job in one pass over its cases, and write their tables."""
-    store = OutputStore(job.outputs)
+    store = study.open_store(Path(job.outputs))
     cases = study.cases(job.pooling, store)
     facts = Facts(store.manifest.dataset, cases.ignore_index, store.manifest.background)
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
