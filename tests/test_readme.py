@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_calib.calibrators import CALIBRATORS  # noqa: F401  # the registry is there before its snippet
-from lightning_calib.kit.registry import REGISTRIES
+from lightning_calib.calibrators import CALIBRATORS
+from lightning_calib.kit import registry
+from lightning_calib.metrics import SCORES
+from lightning_calib.report.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,8 +22,9 @@ SNIPPETS = [
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_snippets_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for registry in REGISTRIES.values():  # what a snippet registers is gone after it
-        monkeypatch.setattr(registry, "registered", dict(registry.registered))
+    monkeypatch.setattr(registry, "_MODULES", dict(registry._MODULES))  # what a snippet registers is gone after it
+    for each in (CALIBRATORS, SCORES, STUDIES):
+        monkeypatch.setattr(each, "registered", dict(each.registered))
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from lightning_calib.cli.evaluate import fitted_pooling
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import write_json
+from lightning_calib.kit.tables import Column, Table
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside
 from lightning_calib.studies import audit as audits
@@ -44,20 +45,16 @@ def audit(
 
 def _told(found: dict[str, Any], path: Path) -> str:
     declared, measured = found["declared"], found["measured"]
-    lines = [
-        f"{found['calibrator']['name']}({found['pooling']}) on {found['cases']} cases, "
-        f"{measured['voxels']:,} voxels of {found['outputs']['dataset']}",
-        f"{'':<24}{'declared':>12}{'measured':>12}",
-        f"{'translation invariant':<24}{_yes(declared['translation_invariant']):>12}"
-        f"{_yes(measured['translation_invariant']):>12}   largest change under random shifts "
-        f"{measured['shift_change']:.3g}",
-        f"{'preserves':<24}{declared['preserves'] or 'nothing':>12}{measured['preserves'] or 'nothing':>12}   "
-        f"{measured['argmax_changes']:,} argmax changes, {measured['inversions']:,} inversions",
-        *(f"BROKEN: {problem}" for problem in found["broken"]),
-        f"audit: {path}",
+    invariant, kept = ([facts[key] for facts in (declared, measured)] for key in ("translation_invariant", "preserves"))
+    shifted = f"largest change under random shifts {measured['shift_change']:.3g}"
+    changed = f"{measured['argmax_changes']:,} argmax changes, {measured['inversions']:,} inversions"
+    rows = [
+        ["translation invariant", *("yes" if fact else "no" for fact in invariant), shifted],
+        ["preserves", *(kind or "nothing" for kind in kept), changed],
     ]
-    return "\n".join(lines)
-
-
-def _yes(fact: bool) -> str:
-    return "yes" if fact else "no"
+    last = "\n".join([*(f"BROKEN: {problem}" for problem in found["broken"]), f"audit: {path}"])
+    heading = (
+        f"{found['calibrator']['name']}({found['pooling']}) on {found['cases']} cases, "
+        f"{measured['voxels']:,} voxels of {found['outputs']['dataset']}"
+    )
+    return f"{heading}\n{Table.of('audit', last, ('', 'declared', 'measured', Column('', left=True)), rows).to_text()}"

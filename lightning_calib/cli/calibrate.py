@@ -33,7 +33,7 @@ COMMANDS: Commands = {
     "export": "lightning_calib.cli.export:export",
     "monitor": "lightning_calib.cli.monitor:monitor",
     "audit": "lightning_calib.cli.audit:audit",
-    "study": "lightning_calib.cli.study:study_commands()",
+    "study": "lightning_calib.cli.study:COMMANDS",
     "reproduce": "lightning_calib.cli.reproduce:reproduce",
 }
 

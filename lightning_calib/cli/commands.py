@@ -11,8 +11,7 @@ from typing import Any
 from lightning_calib import __version__
 from lightning_calib.cli.errors import named
 
-# A command is "module:function", or "module:function()" where that gives commands; a dictionary holds commands below
-# a command, and their common help as "_help".
+# A command is "module:function"; a dictionary holds commands below a command, and their common help as "_help".
 Commands = Mapping[str, "str | Commands"]
 
 
@@ -59,8 +58,7 @@ def load(entry: "str | Commands") -> Any:  # noqa: ANN401
     if not isinstance(entry, str):
         return {name: inner if name == "_help" else load(inner) for name, inner in entry.items()}
     module, _, attribute = entry.partition(":")
-    found = getattr(importlib.import_module(module), attribute.removesuffix("()"))
-    return found() if attribute.endswith("()") else found
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _help(entry: "str | Commands") -> str:

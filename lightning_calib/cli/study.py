@@ -55,9 +55,12 @@ def study_executor(calibration: Path, workers: int | None) -> LocalExecutor:
     return LocalExecutor(workers, int(Results(calibration).settings.get("threads", 1)), quiet)
 
 
-def study_commands() -> dict[str, Any]:
-    """A command for every study that there is, those of other packages included."""
-    return {"_help": "The paper's further tables and figures.", **{name: command(STUDIES[name]) for name in STUDIES}}
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """``COMMANDS``, made when they are asked for: what is registered later is there, too."""
+    if name != "COMMANDS":
+        raise AttributeError(f"{__name__} has no {name}")
+    told = "The paper's further tables and figures, from the files of a run."
+    return {"_help": told, **{name: command(STUDIES[name]) for name in STUDIES}}
 
 
 def command(kind: type[Study]) -> Callable[..., int]:

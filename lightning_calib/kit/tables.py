@@ -223,10 +223,11 @@ class Table:
         places = self.shown("text")
         rows = [[f"{self.columns[n].title} " for n in places]]
         rows += [[_plain(row.cells[n]) for n in places] for row in self.rows]
+        sides = ["<" if self.columns[n].left else ">" for n in places]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for cells, (block, _) in zip(rows, [("", None), *self._walk()], strict=True):
-            aligned = [f"{cells[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(cells[1:], widths[1:], strict=True))]
+            aligned = [f"{text:{side}{width}}" for text, side, width in zip(cells, sides, widths, strict=True)]
             lines += [*([block] if block else []), " ".join(aligned).rstrip()]
         return "\n".join([*lines, self.caption])
 

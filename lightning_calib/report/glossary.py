@@ -49,8 +49,9 @@ def explain(pipeline: PipelineName) -> str:
 
 
 def calibrators() -> dict[str, str]:
-    """What each calibrator does, by name."""
-    return {name: _sentence(CALIBRATORS[name].description) for name in CALIBRATORS}
+    """What each calibrator does, by name: ours, and those of others that this process has seen."""
+    known = (*CALIBRATORS.ours, *CALIBRATORS.registered)
+    return {name: _sentence(CALIBRATORS[name].description) for name in known}
 
 
 def _sentence(text: str) -> str:

@@ -1,9 +1,10 @@
 """What a report is made of: the results of a run and, where it is at hand, its output store."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
@@ -16,6 +17,8 @@ from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.report.main_table import main_table
 
+Item = TypeVar("Item")
+
 
 def first_line(text: str) -> str:
     r"""An error without its traceback.
@@ -25,6 +28,21 @@ def first_line(text: str) -> str:
         'ValueError: no'
     """
     return text.strip().partition("\n")[0]
+
+
+def spread(items: Sequence[Item], count: int | None) -> tuple[Item, ...]:
+    """Some items of a list, evenly spread from the first to the last; all for None.
+
+    Example:
+        >>> spread("abcdefghi", 3)
+        ('a', 'e', 'i')
+    """
+    if count is None or count >= len(items):
+        return tuple(items)
+    if count < 1:
+        raise ValueError(f"{count} cases; give at least 1")
+    step = (len(items) - 1) / max(count - 1, 1)
+    return tuple(items[round(step * n)] for n in range(count))
 
 
 class MissingInput(ValueError):
@@ -56,7 +74,7 @@ class Inputs:
         if folder is None:
             return cls(results, None, "no output store was given", preserve)
         try:
-            return cls(results, OutputStore(folder), preserve=preserve)
+            return cls(results, OutputStore(folder, results.settings.get("members")), preserve=preserve)
         except (StoreError, OSError) as problem:
             return cls(results, None, str(problem), preserve)
 

@@ -131,7 +131,7 @@ def latex_name(pipeline: PipelineName) -> str:
         return f"{latex_escape(pipeline.calibrator.rpartition('.')[2])}({pooling})"
     if index == "ti":
         return rf"{stem.upper()}($\log S({pooling.strip('$')})$)"
-    below = f"$_{{{index}}}$" if len(index) > 1 else f"$_{index}$" if index else ""
+    below = f"$_{{{latex_escape(index)}}}$" if len(index) > 1 else f"$_{index}$" if index else ""
     return f"{stem.upper()}{below}({pooling})"
 
 

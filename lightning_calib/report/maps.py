@@ -111,7 +111,7 @@ def case_plane(cases: StoredCases, case_id: str, calibrator: Calibrator, close_u
     logits, labels = cases.read(case_id)
     plane, target = _plane_and_target(cases, labels)
     pooled = logits[None]
-    whole = calibrator.looks_at == "neighbourhood"
+    whole = calibrator.looks_at != "voxel"
     seen = pooled if whole or plane is None else pooled[:, :, plane : plane + 1]
     at = plane if whole else 0
     log_probs, raw = _cut(calibrator(seen), plane, at), _cut(seen, plane, at)

@@ -17,7 +17,7 @@ from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside, StoredCases
-from lightning_calib.studies.base import spread
+from lightning_calib.report.inputs import spread
 
 SHIFT = 10.0  # standard deviation of the random shifts
 TOLERANCE = 1e-6  # change of a log-probability under an exact shift that is no violation
@@ -144,23 +144,17 @@ def audit(
         raise ValueError(
             f"{calibrator} is for {module.num_classes} classes, {store.path} has {store.manifest.num_classes}"
         )
+    measured = measure_cases(module, StoredCases(store, pooling, outside), chosen)
+    broken = measured.violations(module.translation_invariant, module.preserves)
+    found = {"translation_invariant": measured.invariant, "preserves": measured.preserved}
     return {
         "calibrator": {"name": module.name, "file": calibrator.name, "sha256": sha256(calibrator)},
         "outputs": {"dataset": store.manifest.dataset, "manifest_sha256": sha256(store.path / MANIFEST)},
         "pooling": pooling,
         "cases": len(chosen),
-        **findings(module, measure_cases(module, StoredCases(store, pooling, outside), chosen)),
-        "versions": {"lightning-calib": version("lightning-calib"), "torch": str(torch.__version__)},
-    }
-
-
-def findings(calibrator: Calibrator, measured: Measured) -> dict[str, Any]:
-    """Declared properties, measured ones, and what of the promises is broken."""
-    broken = measured.violations(calibrator.translation_invariant, calibrator.preserves)
-    found = {"translation_invariant": measured.invariant, "preserves": measured.preserved}
-    return {
-        "declared": {"translation_invariant": calibrator.translation_invariant, "preserves": calibrator.preserves},
+        "declared": {"translation_invariant": module.translation_invariant, "preserves": module.preserves},
         "measured": {**asdict(measured), "random_shift_std": SHIFT, **found},
         "broken": broken,
         "passed": not broken,
+        "versions": {"lightning-calib": version("lightning-calib"), "torch": str(torch.__version__)},
     }

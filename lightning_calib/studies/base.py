@@ -21,7 +21,7 @@ from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
-from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.inputs import Inputs, spread
 from lightning_calib.report.section import Section
 from lightning_calib.report.studies import FACTS, STUDIES, study_folder
 
@@ -96,7 +96,11 @@ class Study(ABC):
     @cached_property
     def store(self) -> OutputStore:
         """The run's frozen outputs."""
-        return OutputStore(self.outputs or Path(self.results.settings["outputs"]))
+        return self.open_store(self.outputs or Path(self.results.settings["outputs"]))
+
+    def open_store(self, path: Path) -> OutputStore:
+        """A store as the run would see it: with as many of its members."""
+        return OutputStore(path, self.results.settings.get("members"))
 
     @property
     def folder(self) -> Path:
@@ -254,21 +258,6 @@ class Pass:
     def __str__(self) -> str:
         """One line for the progress display."""
         return f"{', '.join(self.pipelines)}, repeat {self.repeat}"
-
-
-def spread(case_ids: Sequence[str], count: int | None) -> tuple[str, ...]:
-    """Some of the cases, evenly spread over the list; all for None.
-
-    Example:
-        >>> spread("abcdefghi", 3)
-        ('a', 'e', 'i')
-    """
-    if count is None or count >= len(case_ids):
-        return tuple(case_ids)
-    if count < 1:
-        raise StudyError(f"{count} cases; give at least 1")
-    step = (len(case_ids) - 1) / max(count - 1, 1)
-    return tuple(case_ids[round(step * n)] for n in range(count))
 
 
 def _write_part(compute: Callable[[Job], list[Row]], kind: type[Row], part: tuple[Path, Job]) -> None:

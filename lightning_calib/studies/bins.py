@@ -158,16 +158,13 @@ def rank_stability(rows: Sequence[BinningRow], metric: str) -> Stability:
             values.setdefault(row.bins, {})[row.pipeline] = row
     reference = MAIN[metric] if MAIN[metric] in values else max(values)
     names = list(values[reference])
-    taus = {pair: _tau(*([values[bins][name].mean for name in names] for bins in pair)) for pair in _pairs(values)}
-    swapped = [pair for pair in combinations(names, 2) if len({_sign(values[b], pair) for b in values}) > 1]
+    means = {bins: [own[name].mean for name in names] for bins, own in values.items()}
+    taus = {(a, b): _tau(means[a], means[b]) for a, b in combinations(values, 2)}
+    swapped = [(a, b) for a, b in combinations(names, 2) if len({_sign(own[a], own[b]) for own in values.values()}) > 1]
     separated = [pair for pair in swapped if _apart(*(values[reference][name] for name in pair))]
     smallest = min(taus.values(), default=1.0)
     tau = {bins: taus.get((bins, reference), taus.get((reference, bins), 1.0)) for bins in values}
     return Stability(reference, tau, smallest, swapped, separated, _verdict(smallest, swapped, separated))
-
-
-def _pairs(values: dict[int, Any]) -> list[tuple[int, int]]:
-    return list(combinations(values, 2))
 
 
 def _tau(first: Sequence[float], second: Sequence[float]) -> float:
@@ -175,8 +172,8 @@ def _tau(first: Sequence[float], second: Sequence[float]) -> float:
     return 1.0 if len(first) < 2 else float(kendalltau(first, second).statistic)
 
 
-def _sign(rows: dict[str, BinningRow], pair: tuple[str, str]) -> float:
-    return float(np.sign(rows[pair[0]].mean - rows[pair[1]].mean))
+def _sign(first: BinningRow, second: BinningRow) -> float:
+    return float(np.sign(first.mean - second.mean))
 
 
 def _apart(first: BinningRow, second: BinningRow) -> bool:

@@ -33,9 +33,6 @@ class CalibrationSize(RerunStudy):
             sizes: numbers of calibration cases; by default a tenth of the run's own up to twice as many.
             pipelines: which to fit; by default those of the paper.
             trials: trials of each search; by default as many as the run's, so that its fits are taken over.
-
-        Returns:
-            ``study.json``.
         """
         names, results = self.names(pipelines, PAPER_SUBSET), self.results
         reference = len(results.split(0)["cal"])

@@ -29,9 +29,6 @@ class EnsembleSize(RerunStudy):
             members: ensemble sizes; the first so many members count. By default 1 up to all.
             pipelines: which to fit; by default the uncalibrated ensemble and the paper's contrasts.
             trials: trials of each search; by default as many as the run's, so that its fits are taken over.
-
-        Returns:
-            ``study.json``.
         """
         names, largest = self.names(pipelines, PIPELINES), self.store.manifest.num_members
         sizes = sorted(set(members or range(1, largest + 1)))
@@ -39,7 +36,7 @@ class EnsembleSize(RerunStudy):
             raise StudyError(f"members = {wrong}: the store {self.store.path} has {largest} members")
         found: dict[int, Results] = {}
         for size in sorted({*sizes, largest}):
-            fewer = size if size < largest else None
+            fewer = size if size < self.store.stored_members else None
             found[size] = self.rerun(f"members-{size}", self.changed(names, trials, members=fewer))
         return self.conclude(found, sizes, largest, names)
 

@@ -19,7 +19,7 @@ from lightning_calib.report.figures import MOST, Series, band_names, series_figu
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import MINUS, format_count, format_number
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.report.sections.pictures import SHOWN, flip_picture, flip_shares
+from lightning_calib.report.sections.pictures import SHOWN, flip_shares, with_flips
 from lightning_calib.studies.base import Pass, Pipelines, Study
 
 _PAPER = "ms(z)"  # whose flips the paper shows
@@ -111,16 +111,16 @@ class Flips(Study):
             "Calibrators without a guarantee may change the segmentation. If flips gather at boundaries, they change "
             "outlines rather than random voxels."
         )
-        pictures = [_bands(rows, names)]
-        worst = [name for name in names if found[name]["worst"]]
-        if inputs.store is not None and worst:
-            most = max(worst, key=lambda name: sum(found[name][kind] for kind in FLIP_KINDS))
-            name = _PAPER if _PAPER in worst else most
-            cases = [(entry["repeat"], entry["case"]) for entry in found[name]["worst"]]
-            told = f"The test cases in which {name} changes most voxels."
-            pictures.append(flip_picture(inputs, "flip-worst", name, cases, told))
         tables = (_balance_table(found), _concentration(rows, names))
-        return Section(self.key, self.title, lead, tuple(pictures), tables)
+        section = Section(self.key, self.title, lead, (_bands(rows, names),), tables)
+        worst = [name for name in names if found[name]["worst"]]
+        if not worst:
+            return section
+        most = max(worst, key=lambda name: sum(found[name][kind] for kind in FLIP_KINDS))
+        name = _PAPER if _PAPER in worst else most
+        cases = [(entry["repeat"], entry["case"]) for entry in found[name]["worst"]]
+        told = f"The test cases in which {name} changes most voxels."
+        return with_flips(inputs, section, "flip-worst", name, cases, told)
 
 
 @torch.inference_mode()

@@ -14,13 +14,13 @@ from lightning_calib.kit.files import digest, sha256
 from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.report.figures import Series, series_figure
-from lightning_calib.report.inputs import Inputs
+from lightning_calib.report.inputs import Inputs, spread
 from lightning_calib.report.map_figures import scalar_figure
 from lightning_calib.report.maps import free_energy
 from lightning_calib.report.numbers import format_count, format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.style import ENERGY
-from lightning_calib.studies.base import Study, StudyError, spread
+from lightning_calib.studies.base import Study, StudyError
 
 DOUBT = 0.99  # confidence below which a voxel is in doubt
 _CASES_A_JOB = 16
@@ -68,9 +68,6 @@ class Offsets(Study):
         Args:
             members: ensemble sizes; the first so many members count. By default 1 up to all.
             cases: cases of the pool set, evenly spread; by default all.
-
-        Returns:
-            ``study.json``.
         """
         sizes = self._sizes(members)
         chosen = spread(self.store.case_ids, cases)

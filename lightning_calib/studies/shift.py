@@ -63,9 +63,6 @@ class Shift(Study):
             stores: output stores by a name for their images; by default all folders outputs-* beside the run's
                 outputs, as train.py predict --corruption writes them.
             pipelines: which to evaluate; by default all of the run.
-
-        Returns:
-            ``study.json``.
         """
         names = self.names(pipelines)
         found = dict(stores or shifted_stores(self.store.path))
@@ -75,7 +72,7 @@ class Shift(Study):
                 "`train.py predict --corruption mild` and `--corruption strong`, or name them with --stores"
             )
         for images, path in found.items():
-            self._refuse_other_cases(images, OutputStore(path))
+            self._refuse_other_cases(images, self.open_store(path))
             self._prepare(images, path, names)
         jobs = [
             ShiftJob(images, str(path), repeat, pooling, group)
@@ -175,7 +172,7 @@ def shifted_stores(clean: Path) -> dict[str, Path]:
 
 def shift_job(study: Shift, job: ShiftJob) -> None:
     """Score the pipelines of a job in one pass over its cases, and write their tables."""
-    store, cases = OutputStore(job.outputs), study.results.test_cases(job.repeat)
+    store, cases = study.open_store(Path(job.outputs)), study.results.test_cases(job.repeat)
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
     outside = study.results.settings.get("outside", "exclude")
     evaluated = evaluate_cases(calibrators, store, job.pooling, cases, make_trainer({}, None), outside)

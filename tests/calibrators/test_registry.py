@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from lightning_calib.report.table_files import latex_name
 from torch import nn
 
 from lightning_calib.calibrators import (
@@ -22,7 +23,6 @@ from lightning_calib.calibrators import (
 from lightning_calib.calibrators.registry import registered_name
 from lightning_calib.report.glossary import explain
 from lightning_calib.report.html import render
-from lightning_calib.report.main_table import block_of, latex_name
 from tests.calibrators.strangers import BiasOnly
 
 MODULE = '''
@@ -85,7 +85,6 @@ def test_the_report_speaks_of_a_registered_calibrator():
     name = PipelineName.parse("bias_only(p)")
     assert explain(name) == "A bias for each class: S(z + b) on the members' mean probability."
     assert latex_name(name) == r"BIAS$_{only}$($\bar{p}$)"
-    assert block_of("bias_only(p)") == "g"
     assert "<code>bias_only</code></dt><dd>A bias for each class" in render("toy", [])
 
 

@@ -31,7 +31,7 @@ def test_run_ends_with_table_report_and_tracked_runs(home, capsys):
     assert "evaluated 4 pipelines on z, repeat 1" in text
     table = [line for line in text.splitlines() if line.startswith(("identity(z)", "ms(z)", "ts(z)", "cms_op(z)"))]
     assert len(table) == 4
-    assert table[1].startswith("ms(z) \N{MULTIPLICATION SIGN}")
+    assert table[1].startswith("ms(z) \N{MULTIPLICATION SIGN} ")
     assert "Deploy " in text
     assert (home / "report" / "index.html").is_file()
     assert str(home / "report" / "index.html") in text

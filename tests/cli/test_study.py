@@ -1,7 +1,11 @@
 """calibrate.py study, audit and reproduce: commands, exit codes, files and sections."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -18,6 +22,7 @@ from lightning_calib.studies.base import Study, register_study
 from tests.experiment.synthetic import write_outputs, write_results
 from tests.studies.conftest import noisy, write_changed
 
+ROOT = Path(__file__).parents[2]
 PIPELINES = ["identity(p0)", "identity(z)", "ms(z)", "ms_c(z)", "cms_op(p)", "ts(z)"]
 
 
@@ -149,6 +154,52 @@ def test_the_help_of_a_study_is_the_docstring_of_its_run(toy, capsys):
     assert "whatever is shown. (type: Optional[list[str]], default: null)" in told
     assert "processes at a time; by default one a core" in told
     assert "The facts." not in told
+
+
+PACKAGE = """
+from functools import partial
+from pathlib import Path
+
+from lightning_calib.report.section import Section
+from lightning_calib.studies.base import Study
+
+
+def touch(folder: Path, number: int) -> None:
+    (folder / f"{number}.txt").touch()
+
+
+class Strange(Study):
+    name, title = "strange", "From another package"
+
+    def run(self, jobs: int = 2):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.do(range(jobs), partial(touch, self.folder))
+        return self.write({"jobs": len(list(self.folder.glob("*.txt")))})
+
+    def section(self, inputs, facts):
+        return Section(self.key, self.title, f"{facts['jobs']} jobs")
+"""
+
+
+def test_a_study_of_an_installed_package_runs_in_workers(run, tmp_path):
+    (tmp_path / "strange.py").write_text(PACKAGE)
+    info = tmp_path / "strange-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[lightning_calib.studies]\nstrange = strange:Strange\n")
+    command = ["study", "strange", "--calibration", str(run / "calibration"), "--jobs", "3", "--workers", "1"]
+    paths = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "calibrate.py"), *command],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (run / "report" / "index.html").read_text()
+    assert '<section id="study-strange">' in page
+    assert "3 jobs" in page
 
 
 def test_only_studies_are_registered_and_under_their_own_name():

@@ -146,6 +146,15 @@ def test_without_outputs_the_maps_say_so_and_the_rest_is_there(damaged):
     assert (damaged / "report" / "figures" / "reliability.png").is_file()
 
 
+def test_pictures_are_those_of_as_many_members_as_the_run_took(damaged):
+    settings = damaged / "calibration" / layout.SETTINGS
+    facts = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(json.dumps(facts | {"members": 1}), encoding="utf-8")
+    inputs = Inputs.open(damaged / "calibration", None)
+    pooled = inputs.cases("z").read("case_000")[0]
+    assert pooled.equal(OutputStore(damaged / "outputs")["case_000"].logits[0])
+
+
 def test_an_unfinished_run_still_has_a_page(damaged):
     for name in (layout.SUMMARY, layout.CASES, layout.BINS, layout.BANDS):
         (damaged / "calibration" / name).unlink()

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from lightning_calib.calibrators.affine import AffineCalibrator
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.calibrators.conditional import ArgmaxPreservingScaling, ConeScaling
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from lightning_calib.report.figures import temperature_figure
 from lightning_calib.report.heatmaps import Matrix, matrix_figure, without_common_part
 from lightning_calib.report.inputs import Inputs, MissingInput
@@ -40,10 +38,10 @@ def _temperatures(inputs: Inputs) -> Picture | None:
     mixtures = []
     for name in inputs.results.pipelines:
         for repeat in inputs.results.repeats:
-            calibrator = inputs.results.calibrator(repeat, name)
-            if isinstance(calibrator, TemperatureScaling | EnsembleTemperatureScaling):
+            calibrator: Any = inputs.results.calibrator(repeat, name)
+            if calibrator is not None and _has_temperature(calibrator):
                 found.setdefault(name, []).append(float(calibrator.temperature.detach()))
-            if isinstance(calibrator, EnsembleTemperatureScaling) and repeat == inputs.results.repeats[0]:
+            if hasattr(calibrator, "mixture") and repeat == inputs.results.repeats[0]:
                 weights = ", ".join(format_number(float(w), 2) for w in calibrator.mixture().detach())
                 mixtures.append(f"{name}: {weights}")
     if not found:
@@ -57,12 +55,16 @@ def _temperatures(inputs: Inputs) -> Picture | None:
     return Picture("temperatures", temperature_figure(list(found.items())), caption)
 
 
+def _has_temperature(calibrator: Calibrator) -> bool:
+    """Whether one temperature serves all voxels."""
+    found = getattr(calibrator, "temperature", None)
+    return isinstance(found, torch.Tensor) and found.numel() == 1
+
+
 def _affine(inputs: Inputs, name: str) -> AffineCalibrator | None:
     """The fitted calibrator of a pipeline, where it is an affine map with more to it than one temperature."""
-    found = inputs.fitted(name)
-    calibrator = found[1] if found else None
-    plain = isinstance(calibrator, TemperatureScaling)
-    return calibrator if isinstance(calibrator, AffineCalibrator) and not plain else None
+    _, calibrator = inputs.fitted(name) or (None, None)
+    return calibrator if isinstance(calibrator, AffineCalibrator) and not _has_temperature(calibrator) else None
 
 
 def _shared_matrices(inputs: Inputs) -> Picture | None:
@@ -98,9 +100,9 @@ def _expert_matrices(inputs: Inputs) -> Picture | None:
     experts = range(min(len(weight), MAX_EXPERTS))
     matrices = [Matrix(f"if {class_names[k]}", weight[k], bias[k], labels) for k in experts]
     caption = f"{name} has one map for each class that the ensemble predicts{_cut_note(len(weight))}. "
-    if isinstance(calibrator, ArgmaxPreservingScaling):
+    if calibrator.preserves == "argmax":
         caption += "The predicted class stands first; the others follow in their order, the first in its place."
-    elif isinstance(calibrator, ConeScaling):
+    elif calibrator.preserves == "order":
         caption += "Classes are sorted by score: 1st is the predicted one."
     return Picture("experts", matrix_figure(matrices), caption, wide=True)
 
@@ -111,9 +113,9 @@ def _cut_note(experts: int) -> str:
 
 def _positions(calibrator: Calibrator, class_names: list[str]) -> tuple[str, ...]:
     """Names of rows and columns: classes, or places in the canonical order of a constrained calibrator."""
-    if not isinstance(calibrator, ConeScaling):
+    if calibrator.preserves is None:
         return tuple(class_names)
-    if isinstance(calibrator, ArgmaxPreservingScaling):
+    if calibrator.preserves == "argmax":
         return ("predicted", *(f"other {k}" for k in range(1, len(class_names))))
     endings = {1: "st", 2: "nd", 3: "rd"}
     return tuple(f"{k}{endings.get(k, 'th')}" for k in range(1, len(class_names) + 1))

@@ -10,7 +10,7 @@ from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.tables import Cell, Column, Table
 from lightning_calib.metrics.score import SCORES
-from lightning_calib.report.inputs import Inputs, MissingInput
+from lightning_calib.report.inputs import Inputs, MissingInput, spread
 from lightning_calib.report.map_figures import confidence_figure, flip_figure, scalar_figure
 from lightning_calib.report.maps import CLOSE_UP, IGNORED, CasePlane, case_plane, free_energy
 from lightning_calib.report.numbers import format_number, format_score
@@ -59,12 +59,7 @@ def spread_cases(inputs: Inputs, repeat: int, pipeline: PipelineName) -> list[st
     baseline = inputs.results.cases_of(repeat, inputs.uncalibrated(pipeline))
     rows = baseline or inputs.results.cases_of(repeat, str(pipeline))
     ranked = [row.case for row in sorted(rows, key=lambda row: -row.score("nll"))]
-    return [ranked[place] for place in _spread(len(ranked), SHOWN)]
-
-
-def _spread(length: int, most: int) -> list[int]:
-    """Places from the first to the last, evenly spread."""
-    return [int(place) for place in np.unique(np.linspace(0, length - 1, min(most, length)).round())]
+    return list(spread(ranked, SHOWN))
 
 
 def flips(inputs: Inputs) -> Section:
@@ -89,10 +84,10 @@ def flips(inputs: Inputs) -> Section:
     balance = [_balance(name, found) for name, found in changed.items()]
     table = Table.of("flips", caption, (*head, Column("on balance", left=True)), balance)
     section = Section("flip-maps", "Flips", lead, tables=(table,))
-    try:
-        return replace(section, pictures=(_flip_picture(inputs, changed),))
-    except MissingInput as problem:
-        return replace(section, notices=(str(problem),))
+    name = max(changed, key=lambda name: float(np.mean([row.score("flip") for row in changed[name]])))
+    cases = [(row.repeat, row.case) for row in sorted(changed[name], key=lambda row: -row.score("flip"))]
+    told = f"The test cases on which {name}, the pipeline with most flips, changes most voxels."
+    return with_flips(inputs, section, "flips", name, cases, told)
 
 
 def _rows(inputs: Inputs, name: str) -> list[CaseRow]:
@@ -121,33 +116,34 @@ def flip_shares(counts: Mapping[str, int]) -> list[str]:
     return [format_number(100 * counts[kind] / total if total else None, 1) for kind in FLIP_KINDS]
 
 
-def _flip_picture(inputs: Inputs, changed: dict[str, list[CaseRow]]) -> Picture:
-    name = max(changed, key=lambda name: float(np.mean([row.score("flip") for row in changed[name]])))
-    worst = sorted(changed[name], key=lambda row: -row.score("flip"))
-    caption = f"The test cases on which {name}, the pipeline with most flips, changes most voxels."
-    return flip_picture(inputs, "flips", name, [(row.repeat, row.case) for row in worst], caption)
-
-
-def flip_picture(inputs: Inputs, key: str, name: str, cases: Sequence[tuple[int, str]], caption: str) -> Picture:
-    """Maps of the first few cases in which a pipeline flips voxels.
+def with_flips(
+    inputs: Inputs, section: Section, key: str, name: str, cases: Sequence[tuple[int, str]], caption: str
+) -> Section:
+    """The section with maps of the first few cases in which a pipeline flips voxels, or a notice why there are none.
 
     Args:
         inputs: results and outputs.
+        section: what the picture is added to.
         key: name of the picture.
         name: the pipeline.
         cases: repeats and cases, the worst first; a case is shown once.
         caption: what the picture shows.
     """
-    pooled, maps = inputs.cases(PipelineName.parse(name).pooling), dict[str, CasePlane]()
+    planes: dict[str, CasePlane] = {}
+    try:
+        pooled, manifest = inputs.cases(PipelineName.parse(name).pooling), inputs.outputs.manifest
+    except MissingInput as problem:
+        return replace(section, notices=(*section.notices, str(problem)))
     for repeat, case in cases:
         calibrator = inputs.results.calibrator(repeat, name)
-        if calibrator is not None and case not in maps and len(maps) < SHOWN:
-            maps[case] = case_plane(pooled, case, calibrator.eval())
-    if not maps:
-        raise MissingInput(f"There is no fitted calibrator of {name} in {inputs.results.folder}.")
-    manifest = inputs.outputs.manifest
-    figure = flip_figure(list(maps.values()), manifest.class_names, manifest.background)
-    return Picture(key, figure, caption + _blank_note(maps.values()), wide=True)
+        if calibrator is not None and case not in planes and len(planes) < SHOWN:
+            planes[case] = case_plane(pooled, case, calibrator.eval())
+    if not planes:
+        missing = f"There is no fitted calibrator of {name} in {inputs.results.folder}."
+        return replace(section, notices=(*section.notices, missing))
+    figure = flip_figure(list(planes.values()), manifest.class_names, manifest.background)
+    picture = Picture(key, figure, caption + _blank_note(planes.values()), wide=True)
+    return replace(section, pictures=(*section.pictures, picture))
 
 
 def _blank_note(maps: Iterable[CasePlane]) -> str:
@@ -163,15 +159,14 @@ def free_energies(inputs: Inputs) -> Section:
             "The store holds log-probabilities, whose free energy is 0 everywhere: the networks' own scores are gone."
         )
     tested, pooled = inputs.results.test_cases(inputs.results.repeats[0]), inputs.cases("z")
-    found = [(tested[place], *free_energy(pooled, tested[place])) for place in _spread(len(tested), MEASURED)]
-    spread = np.array([deviation for _, _, deviation in found])
-    low, middle, high = (format_number(float(x), 2) for x in np.quantile(spread, (0.25, 0.5, 0.75)))
+    found = [(case, *free_energy(pooled, case)) for case in spread(tested, MEASURED)]
+    sizes = np.array([size for _, _, size in found])
+    low, middle, high = (format_number(float(x), 2) for x in np.quantile(sizes, (0.25, 0.5, 0.75)))
     ranked = sorted(found, key=lambda entry: -entry[2])
-    chosen = [ranked[place] for place in _spread(len(ranked), SHOWN)]
-    maps = [(f"{case} (spread {format_number(deviation, 2)})", energy) for case, energy, deviation in chosen]
+    maps = [(f"{case} (spread {format_number(size, 2)})", energy) for case, energy, size in spread(ranked, SHOWN)]
     lead = (
         f"Softmax does not see this part of the scores, but calibrators that are not translation invariant do. "
-        f"Its standard deviation within an image is {format_number(float(spread.mean()), 2)} on average "
+        f"Its standard deviation within an image is {format_number(float(sizes.mean()), 2)} on average "
         f"(quartiles {low}, {middle}, {high}; {len(found)} test cases of the first repeat)."
     )
     caption = (
