@@ -60,4 +60,5 @@ def main(args: Sequence[str]) -> int:
 
     from lightning_calib.cli.parser import Parser
 
-    return guarded(lambda: auto_cli(demo, args=list(args), as_positional=False, parser_class=Parser))
+    run = partial(auto_cli, demo, as_positional=False, parser_class=Parser, prog="lightning-calib demo")
+    return guarded(lambda: run(args=list(args)))

@@ -4,6 +4,7 @@ import json as json_format
 import sys
 from pathlib import Path
 
+from lightning_calib.cli.errors import named
 from lightning_calib.outputs.doctor import QUICK_CASES, VOXELS, Finding, examine, has_errors
 from lightning_calib.outputs.doctor.images import hash_folder
 from lightning_calib.outputs.manifest import StoreError
@@ -65,7 +66,7 @@ def verify(outputs: Path, json: bool = False) -> int:
         cases = len(store)
         store.verify()
     except StoreError as error:
-        problem = str(error)
+        problem = named(str(error))
     if json:
         print(json_format.dumps({"outputs": str(outputs), "ok": not problem, "cases": cases, "problem": problem}))
     else:
