@@ -61,7 +61,14 @@ def make_trainer(options: Mapping[str, Any], journal: Logger | None, *callbacks:
     own = given.get("logger") or []
     loggers = [*(own if isinstance(own, list) else [own]), *([journal] if journal else [])]
     listed = given.get("callbacks") or []
-    merged = {"devices": 1, "num_sanity_val_steps": 0, **dict.fromkeys(_QUIET, False), **defaults, **given}
+    merged = {
+        "devices": 1,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+        **dict.fromkeys(_QUIET, False),
+        **defaults,
+        **given,
+    }
     merged["logger"] = [logger for logger in loggers if isinstance(logger, Logger)] or False
     merged["callbacks"] = [*(listed if isinstance(listed, list) else [listed]), *callbacks]
     merged["strategy"] = {"ddp": "ddp_spawn"}.get(merged.get("strategy", "auto"), merged.get("strategy", "auto"))
