@@ -266,7 +266,7 @@ def from_arrays(
         >>> logits = {case: torch.randn(2, 3, 8, 8) for case in "abc"}
         >>> store = from_arrays(folder, logits, {case: scores[0].argmax(0) for case, scores in logits.items()})
         >>> store.case_ids, store.manifest.num_members
-        (['a', 'b', 'c'], 2)
+        (('a', 'b', 'c'), 2)
     """
     if sorted(logits) != sorted(target):
         differing = sorted(set(logits) ^ set(target))

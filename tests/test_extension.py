@@ -51,10 +51,10 @@ from lightning_calib.report.section import Section
 
 
 class Half(Calibrator):
-    """Mixes the probabilities with uniform ones."""
+    """Raises probabilities to a power."""
 
     name = "half"
-    description = "a mixture with the uniform distribution"
+    description = "probabilities to some power"
     preserves = "argmax"
 
     def __init__(self, num_classes, spatial_dims=2):
@@ -62,8 +62,7 @@ class Half(Calibrator):
         self.raw = torch.nn.Parameter(torch.zeros(()))
 
     def calibrate(self, logits):
-        weight = self.raw.clamp(0, 0.99)
-        return ((1 - weight) * logits.softmax(1) + weight / self.num_classes).log()
+        return (self.raw.exp() * logits).log_softmax(1)
 
 
 def sureness(statistics, background):
@@ -183,7 +182,7 @@ def test_the_report_shows_them_all(run):
     folder, _ = run
     page = (folder / "report" / "index.html").read_text(encoding="utf-8")
     assert "half(p)" in page
-    assert "mixture with the uniform distribution" in page
+    assert "robabilities to some power" in page
     assert "How sure the model is on average." in page
     assert "Census of pipelines" in page
     assert "They are called ident and half( and stran" in page

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import save_calibrator
@@ -11,7 +11,9 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, PooledRow, write_cases, write_rows
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.files import plain, read_json, sha256, write_json
-from lightning_calib.tasks.evaluation import Evaluated
+
+if TYPE_CHECKING:
+    from lightning_calib.tasks.evaluation import Evaluated  # brings Lightning, which reading does without
 
 REMEDY = "delete it and run `calibrate.py run` again"
 
@@ -93,7 +95,7 @@ def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: st
 
 
 def write_evaluation(
-    folder: Path, dataset: str, repeat: int, pipeline: str, evaluated: Evaluated, settings_hash: str
+    folder: Path, dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated", settings_hash: str
 ) -> None:
     """Write a pipeline's tables; ``evaluation.json`` comes last and says that they are whole."""
     (folder / layout.EVALUATION).unlink(missing_ok=True)
@@ -147,7 +149,7 @@ def add_timing(folder: Path, **seconds: float) -> None:
     write_json(path, known | seconds, digits=6)
 
 
-def _case_rows(dataset: str, repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[CaseRow]:
+def _case_rows(dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[CaseRow]:
     flips = evaluated.statistics.flips
     assert flips is not None  # evaluation has a reference
     voxels = evaluated.statistics.voxels.tolist()
@@ -157,7 +159,7 @@ def _case_rows(dataset: str, repeat: int, pipeline: str, evaluated: Evaluated) -
         yield CaseRow(dataset, repeat, pipeline, case, voxels[number], scores, kinds)
 
 
-def _bin_rows(repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[BinRow]:
+def _bin_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[BinRow]:
     table = evaluated.statistics.pooled().bins
     columns = zip(table.voxels[0].tolist(), table.correct[0].tolist(), table.confidence[0].tolist(), strict=True)
     for number, (count, correct, confidence) in enumerate(columns):
@@ -165,7 +167,7 @@ def _bin_rows(repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[BinR
             yield BinRow(repeat, pipeline, number, count, confidence, correct)
 
 
-def _band_rows(repeat: int, pipeline: str, evaluated: Evaluated) -> Iterator[BandRow]:
+def _band_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[BandRow]:
     assert evaluated.statistics.bands is not None  # evaluation has distances
     rows = zip(*(column.tolist() for column in evaluated.statistics.bands), strict=True)
     for case, columns in zip(evaluated.cases, rows, strict=True):

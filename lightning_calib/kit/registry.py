@@ -113,7 +113,8 @@ def _note_caller() -> None:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_name.startswith("register_"):
         frame = frame.f_back
-    if (name := str(frame.f_globals.get("__name__"))) != __name__:  # entry points and dotted paths need no help
+    name = str(frame.f_globals.get("__name__"))
+    if name in sys.modules and name != __name__:  # entry points and dotted paths need no help
         _MODULES[name] = None
 
 

@@ -45,6 +45,7 @@ def run(store: Path, solver: str, devices: int) -> dict[str, object]:
         num_sanity_val_steps=0,
     )
     trainer.fit(task, data)
+    steps = trainer.global_step
     judged = EvaluationTask({"fitted": task.calibrator}, data.ignore_index, data.background)
     trainer.test(judged, data, verbose=False)
     log_probs = [task.calibrator.cpu()(logits).detach() for logits, _, _ in data.batches("test")]
@@ -53,7 +54,7 @@ def run(store: Path, solver: str, devices: int) -> dict[str, object]:
         "scores": judged.evaluated["fitted"].figures(),
         "curve": task.curve,
         "objective": task.certificate.objective if solver == "newton" else 0.0,
-        "steps": trainer.global_step,
+        "steps": steps,
         "rank": trainer.global_rank,
     }
 
