@@ -1,9 +1,8 @@
 """The rows that most scores share: packed statistics of an image, so that one pass serves them all."""
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +41,9 @@ class StatisticsMetric(PerImageMetric):
         **kwargs: options of :class:`torchmetrics.Metric`.
     """
 
+    _arithmetic: ClassVar[Callable[..., Tensor]]  # score of each image (n,), from the statistics and ...
+    _options: ClassVar[tuple[str, ...]] = ()  # ... these attributes of the metric
+
     def __init__(
         self,
         ignore_index: int | None = None,
@@ -52,10 +54,6 @@ class StatisticsMetric(PerImageMetric):
         super().__init__(("statistics", ignore_index, *contents), average, **kwargs)
         self.ignore_index = ignore_index
         self.contents = contents
-
-    @abstractmethod
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        """Score of each image ``(n,)``."""
 
     def update(
         self,
@@ -109,7 +107,8 @@ class StatisticsMetric(PerImageMetric):
         )
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
-        return self._score(unpack(counts, sums, self.contents))
+        options = (getattr(self, name) for name in self._options)
+        return type(self)._arithmetic(unpack(counts, sums, self.contents), *options)
 
     def _some(self) -> ImageStatistics:
         """Statistics of the images of all processes; refused where there are none."""
