@@ -147,19 +147,17 @@ def _num_classes(width: int, contents: Contents) -> int:
 def _blank(contents: Contents, num_classes: int) -> ImageStatistics:
     """Statistics of no images, which say the shapes."""
 
-    def counts(*shape: int) -> Tensor:
-        return torch.empty(0, *shape, dtype=torch.int64)
+    def empty(counts: int, sums: int, *shape: int) -> list[Tensor]:
+        kinds = [torch.int64] * counts + [torch.float64] * sums
+        return [torch.empty(0, *shape, dtype=kind) for kind in kinds]
 
-    def sums(*shape: int) -> Tensor:
-        return torch.empty(0, *shape, dtype=torch.float64)
-
-    top, each, bands = (contents.bins,), (num_classes, contents.class_bins), (len(contents.bands) - 1,)
+    nll, brier = empty(0, 2)
     return ImageStatistics(
-        nll=sums(),
-        brier=sums(),
-        confusion=counts(num_classes, num_classes),
-        bins=BinTable(counts(*top), counts(*top), sums(*top)),
-        classwise=BinTable(counts(*each), counts(*each), sums(*each)) if contents.class_bins else None,
-        flips=FlipTable(counts(), counts(), counts(), counts()) if contents.flips else None,
-        bands=BandTable(counts(*bands), counts(*bands), sums(*bands), sums(*bands)) if contents.bands else None,
+        nll=nll,
+        brier=brier,
+        confusion=empty(1, 0, num_classes, num_classes)[0],
+        bins=BinTable(*empty(2, 1, contents.bins)),
+        classwise=BinTable(*empty(2, 1, num_classes, contents.class_bins)) if contents.class_bins else None,
+        flips=FlipTable(*empty(4, 0)) if contents.flips else None,
+        bands=BandTable(*empty(2, 2, len(contents.bands) - 1)) if contents.bands else None,
     )
