@@ -1,13 +1,11 @@
 """From scores of images to one figure: images that have no score are left out, and said so."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
-
-from lightning_calib.functional.statistics import ImageStatistics
 
 Average = Literal["image", "pool"]
 
@@ -36,9 +34,3 @@ def mean_over_images(scores: Tensor, names: Sequence[str] | None = None) -> Tens
             stacklevel=2,
         )
     return scores.nanmean() if len(scores) else torch.tensor(torch.nan, dtype=scores.dtype)
-
-
-def reduce_images(statistics: ImageStatistics, score: Callable[[ImageStatistics], Tensor], average: Average) -> Tensor:
-    """One figure: the mean of the images' scores, or the score of all their voxels together."""
-    check_average(average)
-    return mean_over_images(score(statistics.pooled() if average == "pool" else statistics))

@@ -35,12 +35,7 @@ def check_bands(bands: Sequence[float]) -> tuple[float, ...]:
 def boundary(target: Tensor, ignore_index: int | None = None) -> Tensor:
     """Voxels with a face neighbour of another label, on both sides; ignored voxels make no boundary.
 
-    Args:
-        target: integer labels ``(*S)`` of one image.
-        ignore_index: label that counts nowhere.
-
-    Returns:
-        bool ``(*S)``.
+    From the integer labels ``(*S)`` of one image to bool ``(*S)``.
 
     Example:
         >>> boundary(torch.tensor([0, 0, 1, 1, 255, 0]), ignore_index=255)

@@ -10,11 +10,6 @@ def within(values: Tensor, low: float | None = None, high: float | None = None) 
     ``torch.clamp`` passes the gradient at the bound or not, depending on the release (2.15 does not): a parameter
     that an optimiser has projected onto its bound would be stuck there.
 
-    Args:
-        values: any shape.
-        low: lower bound, or none.
-        high: upper bound, or none.
-
     Example:
         >>> values = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
         >>> within(values, low=0.0).sum().backward()

@@ -60,11 +60,7 @@ def mean_iou(counts: Tensor, include_background: bool = True, background: int = 
 def class_iou(counts: Tensor) -> Tensor:
     """Intersection over union of each class; NaN for one that is neither in the target nor predicted.
 
-    Args:
-        counts: ``(..., C, 3)`` from :func:`class_counts`.
-
-    Returns:
-        float64 ``(..., C)``.
+    From the counts ``(..., C, 3)`` of :func:`class_counts` to float64 ``(..., C)``.
 
     Example:
         >>> class_iou(torch.tensor([[4, 5, 4], [2, 3, 2], [0, 0, 0]])).tolist()

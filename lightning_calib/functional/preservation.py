@@ -37,11 +37,7 @@ def next_above(values: Tensor) -> Tensor:
 def restore_argmax(log_probs: Tensor, logits: Tensor) -> Tensor:
     """Make the argmax (lowest index among equals) of ``log_probs`` that of ``logits``.
 
-    Where they differ, the logits' winner gets the next float above the maximum.
-
-    Args:
-        log_probs: ``(B, C, *S)``, float32 or float64.
-        logits: ``(B, C, *S)``.
+    Where they differ, the logits' winner gets the next float above the maximum. Arguments as in :func:`preserve`.
 
     Example:
         >>> restore_argmax(torch.tensor([[-0.7, -0.7]]), torch.tensor([[1.0, 2.0]])).argmax(1)
@@ -61,11 +57,8 @@ def restore_order(log_probs: Tensor, logits: Tensor) -> Tensor:
 
     The values of a broken voxel are handed out anew, the largest to the largest logit (equal logits in index order):
     they still sum to 1. A running minimum would not do: two logits an ulp apart may be equal after a shift and change
-    ranks, and where ranks have biases their values differ by much more than rounding.
-
-    Args:
-        log_probs: ``(B, C, *S)``, float32 or float64.
-        logits: ``(B, C, *S)``.
+    ranks, and where ranks have biases their values differ by much more than rounding. Arguments as in
+    :func:`preserve`.
 
     Example:
         >>> restore_order(torch.tensor([[-1.0, -3.0, -2.5]]), torch.tensor([[3.0, 2.0, 1.0]]))

@@ -1,14 +1,31 @@
 """Scores of a batch as plain functions: each one figure from log-probabilities and labels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from lightning_calib.functional.averages import Average, mean_over_images, reduce_images
+from lightning_calib.functional.averages import Average, check_average, mean_over_images
 from lightning_calib.functional.binning import BinTable, table_size
 from lightning_calib.functional.boundary import BANDS, boundary_distance
 from lightning_calib.functional.flips import flip_table
-from lightning_calib.functional.statistics import image_statistics
+from lightning_calib.functional.statistics import ImageStatistics, image_statistics
+
+
+def _figure(
+    score: Callable[..., Tensor],
+    log_probs: Tensor,
+    target: Tensor,
+    ignore_index: int | None,
+    average: Average,
+    *options: int,
+    num_bins: int = 1,
+    **measured: Any,
+) -> Tensor:
+    """One figure: the mean of the images' scores, or the score of all their voxels together."""
+    check_average(average)
+    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins, **measured)
+    return mean_over_images(score(statistics.pooled() if average == "pool" else statistics, *options))
 
 
 def negative_log_likelihood(
@@ -34,8 +51,7 @@ def negative_log_likelihood(
         >>> round(negative_log_likelihood(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0])).item(), 4)
         0.6931
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
-    return reduce_images(statistics, lambda s: s.negative_log_likelihood(), average)
+    return _figure(ImageStatistics.negative_log_likelihood, log_probs, target, ignore_index, average)
 
 
 def brier_score(
@@ -53,8 +69,7 @@ def brier_score(
         >>> brier_score(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0]))
         tensor(0.5000, dtype=torch.float64)
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
-    return reduce_images(statistics, lambda s: s.brier_score(), average)
+    return _figure(ImageStatistics.brier_score, log_probs, target, ignore_index, average)
 
 
 def dice_score(
@@ -67,16 +82,9 @@ def dice_score(
 ) -> Tensor:
     """Dice score of the argmax, averaged over the classes that occur in an image, then over images.
 
-    The formula stands at :func:`~lightning_calib.functional.overlap.dice`; the other arguments and the result
-    are those of :func:`negative_log_likelihood`. An image without a class to score is left out.
-
-    Args:
-        log_probs: ``(B, C, *S)``.
-        target: ``(B, *S)``.
-        ignore_index: label of voxels that count nowhere.
-        average: ``"image"`` or ``"pool"``.
-        include_background: whether the background is one of the classes.
-        background: which class it is.
+    The formula and the arguments about the background stand at :func:`~lightning_calib.functional.overlap.dice`,
+    the other arguments and the result at :func:`negative_log_likelihood`. An image without a class to score is
+    left out.
 
     Example:
         >>> import torch
@@ -84,8 +92,7 @@ def dice_score(
         >>> round(dice_score(log_probs, torch.tensor([0, 1, 1])).item(), 4)
         0.6667
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
-    return reduce_images(statistics, lambda s: s.dice_score(include_background, background), average)
+    return _figure(ImageStatistics.dice_score, log_probs, target, ignore_index, average, include_background, background)
 
 
 def mean_iou(
@@ -107,16 +114,11 @@ def mean_iou(
         >>> mean_iou(log_probs, torch.tensor([0, 1, 1]))
         tensor(0.5000, dtype=torch.float64)
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=1)
-    return reduce_images(statistics, lambda s: s.mean_iou(include_background, background), average)
+    return _figure(ImageStatistics.mean_iou, log_probs, target, ignore_index, average, include_background, background)
 
 
 def expected_calibration_error(
-    log_probs: Tensor,
-    target: Tensor,
-    num_bins: int = 50,
-    ignore_index: int | None = None,
-    average: Average = "image",
+    log_probs: Tensor, target: Tensor, num_bins: int = 50, ignore_index: int | None = None, average: Average = "image"
 ) -> Tensor:
     r"""Gap between confidence and accuracy, weighted by how many voxels have that confidence.
 
@@ -133,16 +135,12 @@ def expected_calibration_error(
         >>> expected_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins)
-    return reduce_images(statistics, lambda s: s.expected_calibration_error(num_bins), average)
+    figure = ImageStatistics.expected_calibration_error
+    return _figure(figure, log_probs, target, ignore_index, average, num_bins, num_bins=num_bins)
 
 
 def average_calibration_error(
-    log_probs: Tensor,
-    target: Tensor,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
-    average: Average = "pool",
+    log_probs: Tensor, target: Tensor, num_bins: int = 15, ignore_index: int | None = None, average: Average = "pool"
 ) -> Tensor:
     r"""Gaps between confidence and accuracy, every non-empty bin counting the same.
 
@@ -157,16 +155,12 @@ def average_calibration_error(
         >>> average_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins)
-    return reduce_images(statistics, lambda s: s.average_calibration_error(num_bins), average)
+    figure = ImageStatistics.average_calibration_error
+    return _figure(figure, log_probs, target, ignore_index, average, num_bins, num_bins=num_bins)
 
 
 def maximum_calibration_error(
-    log_probs: Tensor,
-    target: Tensor,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
-    average: Average = "pool",
+    log_probs: Tensor, target: Tensor, num_bins: int = 15, ignore_index: int | None = None, average: Average = "pool"
 ) -> Tensor:
     """The largest gap between confidence and accuracy among the bins that hold voxels.
 
@@ -178,16 +172,12 @@ def maximum_calibration_error(
         >>> maximum_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins)
-    return reduce_images(statistics, lambda s: s.maximum_calibration_error(num_bins), average)
+    figure = ImageStatistics.maximum_calibration_error
+    return _figure(figure, log_probs, target, ignore_index, average, num_bins, num_bins=num_bins)
 
 
 def classwise_calibration_error(
-    log_probs: Tensor,
-    target: Tensor,
-    num_bins: int = 50,
-    ignore_index: int | None = None,
-    average: Average = "image",
+    log_probs: Tensor, target: Tensor, num_bins: int = 50, ignore_index: int | None = None, average: Average = "image"
 ) -> Tensor:
     r"""Expected calibration error of each class's probability, averaged over all classes.
 
@@ -203,8 +193,8 @@ def classwise_calibration_error(
         >>> classwise_calibration_error(log_probs, torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
-    statistics = image_statistics(log_probs, target, ignore_index=ignore_index, num_bins=num_bins, classwise=True)
-    return reduce_images(statistics, lambda s: s.classwise_calibration_error(num_bins), average)
+    figure = ImageStatistics.classwise_calibration_error
+    return _figure(figure, log_probs, target, ignore_index, average, num_bins, num_bins=num_bins, classwise=True)
 
 
 def boundary_aware_calibration_error(
@@ -217,17 +207,9 @@ def boundary_aware_calibration_error(
     """Gaps between uncertainty and error in bands of distance to the target's boundary, mean over images.
 
     The formula stands at :meth:`~lightning_calib.functional.boundary.BandTable.error`: bands near the boundary
-    weigh more, empty bands do not count (Zeevi et al. 2025, weighted by inverse mean distance).
-
-    Args:
-        log_probs: ``(B, C, *S)``.
-        target: ``(B, *S)``.
-        ignore_index: label of voxels that neither count nor make a boundary.
-        bands: edges of the bands, from 0 to infinity.
-        distance: ``boundary_distance(target)``, where it is at hand: it depends on the target only.
-
-    Returns:
-        float64 scalar; NaN, with a warning, where no voxel counts.
+    weigh more, empty bands do not count (Zeevi et al. 2025, weighted by inverse mean distance). Arguments as in
+    :func:`~lightning_calib.functional.image_statistics`, result as in :func:`negative_log_likelihood`; ignored
+    voxels make no boundary, and the distance is computed where it is not given.
 
     Example:
         >>> import torch
@@ -236,10 +218,8 @@ def boundary_aware_calibration_error(
         tensor(0.2500, dtype=torch.float64)
     """
     distance = boundary_distance(target, ignore_index) if distance is None else distance
-    statistics = image_statistics(
-        log_probs, target, ignore_index=ignore_index, distance=distance, bands=bands, num_bins=1
-    )
-    return mean_over_images(statistics.boundary_aware_calibration_error())
+    figure = ImageStatistics.boundary_aware_calibration_error
+    return _figure(figure, log_probs, target, ignore_index, "image", distance=distance, bands=bands)
 
 
 def flip_rate(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> Tensor:

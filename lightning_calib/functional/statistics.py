@@ -171,7 +171,7 @@ def image_statistics(
 
 def _counting(target: Tensor, ignore_index: int | None, valid: Tensor | None) -> Tensor | None:
     """Mask ``(N,)`` of the voxels that count; None where all do."""
-    keep = None if valid is None else valid
+    keep = valid
     if ignore_index is not None:
         labelled = target != ignore_index
         keep = labelled if keep is None else keep & labelled

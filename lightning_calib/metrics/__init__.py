@@ -2,11 +2,11 @@
 
 from lightning_calib.metrics.calibration import (
     AverageCalibrationError,
+    ClasswiseCalibrationError,
     ExpectedCalibrationError,
     MaximumCalibrationError,
     ReliabilityDiagram,
 )
-from lightning_calib.metrics.classwise import ClasswiseCalibrationError
 from lightning_calib.metrics.decisions import FlipRate, FreeEnergySpread
 from lightning_calib.metrics.plots import draw_classwise_reliability, draw_reliability
 from lightning_calib.metrics.score import SCORES, Score, main_scores, register_score, score_collection

@@ -12,7 +12,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lightning_calib.functional.averages import Average, check_average, mean_over_images
 
-ROWS = ("names", "counts", "sums")
+ROWS = {"names": torch.uint8, "counts": torch.int64, "sums": torch.float64}
 
 
 class Images(NamedTuple):
@@ -76,13 +76,11 @@ class PerImageMetric(Metric):
     def compute(self) -> Tensor:
         """The figure over all images of all processes; NaN, with a warning, where nothing counted."""
         images = self._images()
-        counts, sums = images.counts, images.sums
         if self.average == "pool" and images.names:
-            counts, sums = counts.sum(dim=0, keepdim=True), sums.sum(dim=0, keepdim=True)
-            value = mean_over_images(self._scores(counts, sums))
-        else:
-            value = mean_over_images(self._image_scores(images), images.names)
-        return self._on_device(value)
+            images = Images([""], images.counts.sum(dim=0, keepdim=True), images.sums.sum(dim=0, keepdim=True))
+        value = mean_over_images(self._image_scores(images), images.names)
+        # On the metric's device, in float64 where it has that.
+        return (value.float() if self.device.type == "mps" else value).to(self.device)
 
     def per_image(self) -> dict[str, float]:
         """Score of every case, gathered over processes; unnamed images are called ``#0``, ``#1``, ..."""
@@ -127,14 +125,9 @@ class PerImageMetric(Metric):
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync):
             return self._images()
 
-    def _on_device(self, value: Tensor) -> Tensor:
-        """Result on the metric's device, in float64 where it has that."""
-        return (value.float() if self.device.type == "mps" else value).to(self.device)
-
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: object = None) -> None:
         """A process that saw no image takes part with empty rows of the right type."""
-        types = (torch.uint8, torch.int64, torch.float64)
-        for name, dtype in zip(ROWS, types, strict=True):
+        for name, dtype in ROWS.items():
             if not len(getattr(self, name)):
                 setattr(self, name, [torch.empty((0,) if name == "names" else (0, 0), dtype=dtype)])
         super()._sync_dist(dist_sync_fn, process_group)

@@ -1,50 +1,16 @@
-"""How far confidences are from accuracies, over bins of the top-label confidence."""
+"""How far confidences are from accuracies, over bins of the top-label confidence or of every class's probability."""
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from lightning_calib.functional.averages import Average
 from lightning_calib.functional.binning import BinTable, table_size
 from lightning_calib.functional.statistics import ImageStatistics
-from lightning_calib.metrics.plots import draw_reliability
-from lightning_calib.metrics.score import Score, plain
+from lightning_calib.metrics.plots import draw_classwise_reliability, draw_reliability
 from lightning_calib.metrics.statistics import Contents, StatisticsMetric
-
-ECE = Score(
-    key="ece",
-    label="ECE",
-    title="expected calibration error",
-    explanation="Typical gap between how confident the model says it is and how often it is right; "
-    "easy voxels dominate it, since they are many.",
-    better="lower",
-    headline=True,
-    compared=True,
-    arithmetic=partial(plain, ImageStatistics.expected_calibration_error),
-)
-ACE = Score(
-    key="ace",
-    label="ACE",
-    title="average calibration error",
-    explanation="The gap averaged over confidence levels, so that rare, uncertain voxels count as much as the many "
-    "easy ones.",
-    better="lower",
-    pooled=True,
-    headline=True,
-    arithmetic=partial(plain, ImageStatistics.average_calibration_error),
-)
-MCE = Score(
-    key="mce",
-    label="MCE",
-    title="maximum calibration error",
-    explanation="The largest gap at any confidence level; a level that few voxels reach can make it large by chance.",
-    better="lower",
-    pooled=True,
-    arithmetic=partial(plain, ImageStatistics.maximum_calibration_error),
-)
 
 
 class BinnedMetric(StatisticsMetric):
@@ -59,14 +25,11 @@ class BinnedMetric(StatisticsMetric):
         **kwargs: options of :class:`torchmetrics.Metric`.
     """
 
+    _options = ("num_bins",)
     plot_upper_bound: float | None = 1.0
 
     def __init__(
-        self,
-        num_bins: int = 15,
-        ignore_index: int | None = None,
-        average: Average = "pool",
-        **kwargs: Any,
+        self, num_bins: int = 15, ignore_index: int | None = None, average: Average = "pool", **kwargs: Any
     ) -> None:
         super().__init__(ignore_index, average, Contents(bins=table_size(num_bins)), **kwargs)
         self.num_bins = num_bins
@@ -85,17 +48,12 @@ class ExpectedCalibrationError(BinnedMetric):
         tensor(0.2500, dtype=torch.float64)
     """
 
+    _arithmetic = ImageStatistics.expected_calibration_error
+
     def __init__(
-        self,
-        num_bins: int = 50,
-        ignore_index: int | None = None,
-        average: Average = "image",
-        **kwargs: Any,
+        self, num_bins: int = 50, ignore_index: int | None = None, average: Average = "image", **kwargs: Any
     ) -> None:
         super().__init__(num_bins, ignore_index, average, **kwargs)
-
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.expected_calibration_error(self.num_bins)
 
 
 class AverageCalibrationError(BinnedMetric):
@@ -105,13 +63,11 @@ class AverageCalibrationError(BinnedMetric):
 
     Example:
         >>> import torch
-        >>> metric = AverageCalibrationError()
-        >>> metric(torch.tensor([[0.75, 0.25]] * 4).log(), torch.tensor([0, 0, 1, 1]))
+        >>> AverageCalibrationError()(torch.tensor([[0.75, 0.25]] * 4).log(), torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
 
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.average_calibration_error(self.num_bins)
+    _arithmetic = ImageStatistics.average_calibration_error
 
 
 class MaximumCalibrationError(BinnedMetric):
@@ -121,22 +77,17 @@ class MaximumCalibrationError(BinnedMetric):
 
     Example:
         >>> import torch
-        >>> metric = MaximumCalibrationError()
-        >>> metric(torch.tensor([[0.75, 0.25]] * 4).log(), torch.tensor([0, 0, 1, 1]))
+        >>> MaximumCalibrationError()(torch.tensor([[0.75, 0.25]] * 4).log(), torch.tensor([0, 0, 1, 1]))
         tensor(0.2500, dtype=torch.float64)
     """
 
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.maximum_calibration_error(self.num_bins)
+    _arithmetic = ImageStatistics.maximum_calibration_error
 
 
 class ReliabilityDiagram(ExpectedCalibrationError):
     """Accuracy against confidence, to be seen: :meth:`table` and :meth:`plot`; its value is the pooled ECE.
 
-    Args:
-        num_bins: equal bins of [0, 1]; the last one is closed.
-        ignore_index: label of voxels that count nowhere.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`BinnedMetric`, without ``average``.
 
     Example:
         >>> import torch
@@ -156,13 +107,50 @@ class ReliabilityDiagram(ExpectedCalibrationError):
         return BinTable(*(column.sum(dim=0) for column in bins))
 
     def plot(self, val: BinTable | None = None, ax: Axes | None = None) -> tuple[Figure, Axes]:
-        """Draw the diagram.
-
-        Args:
-            val: a table to draw instead of the current one.
-            ax: matplotlib axes to draw into; a new figure by default.
-
-        Returns:
-            Figure and axes.
-        """
+        """Draw the diagram of the given or the current table, into ``ax`` or a new figure."""
         return draw_reliability(self.table() if val is None else val, ax=ax)
+
+
+class ClasswiseCalibrationError(StatisticsMetric):
+    """Mean over classes of each class's ECE: :func:`~lightning_calib.functional.classwise_calibration_error`.
+
+    Args:
+        num_bins: equal bins of [0, 1]; the last one is closed.
+        ignore_index: label of voxels that count nowhere.
+        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
+        class_names: names for the diagram's legend.
+        **kwargs: options of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> ClasswiseCalibrationError()(torch.tensor([[0.75, 0.25]] * 4).log(), torch.tensor([0, 0, 1, 1]))
+        tensor(0.2500, dtype=torch.float64)
+    """
+
+    _arithmetic = ImageStatistics.classwise_calibration_error
+    _options = ("num_bins",)
+    plot_upper_bound: float | None = 1.0
+
+    def __init__(
+        self,
+        num_bins: int = 50,
+        ignore_index: int | None = None,
+        average: Average = "image",
+        class_names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if num_bins < 1:
+            raise ValueError(f"num_bins must be at least 1, got {num_bins}")
+        super().__init__(ignore_index, average, Contents(bins=1, class_bins=num_bins), **kwargs)
+        self.num_bins = num_bins
+        self.class_names = class_names
+
+    def table(self) -> BinTable:
+        """Sums of each class and bin ``(C, K)`` over all images of all processes."""
+        tables = self._some().classwise
+        assert tables is not None  # the rows hold them
+        return BinTable(*(column.sum(dim=0) for column in tables))
+
+    def diagram(self, ax: Axes | None = None) -> tuple[Figure, Axes]:
+        """Reliability diagram with a line a class."""
+        return draw_classwise_reliability(self.table(), self.class_names, ax)

@@ -1,7 +1,6 @@
 """What calibration does to decisions, and the offsets that it may stumble over."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,31 +12,13 @@ from lightning_calib.functional.energy import free_energy_moments, spread_of
 from lightning_calib.functional.flips import FlipTable, flip_table
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
-from lightning_calib.metrics.score import Score, plain
 from lightning_calib.metrics.statistics import Contents, StatisticsMetric
-
-FLIP = Score(
-    key="flip",
-    label="Flips",
-    title="flip rate",
-    explanation="Share of voxels whose predicted class the calibrator changed: 0 means that the segmentation is "
-    "untouched.",
-    better="lower",
-    percent=True,
-    decimals=1,
-    headline=True,
-    needs=("flips",),
-    arithmetic=partial(plain, ImageStatistics.flip_rate),
-)
 
 
 class FlipRate(StatisticsMetric):
     """Share of voxels whose predicted class changed: see :func:`~lightning_calib.functional.flip_rate`.
 
-    Args:
-        ignore_index: label of voxels that count nowhere.
-        average: ``"image"`` for the mean over images, ``"pool"`` for all voxels together.
-        **kwargs: options of :class:`torchmetrics.Metric`.
+    Arguments as :class:`~lightning_calib.metrics.StatisticsMetric`, without ``contents``.
 
     Example:
         >>> metric = FlipRate()
@@ -49,14 +30,10 @@ class FlipRate(StatisticsMetric):
         {'harmful': 0.5, 'beneficial': 0.5, 'neutral': 0.0}
     """
 
+    _arithmetic = ImageStatistics.flip_rate
     plot_upper_bound: float | None = 1.0
 
-    def __init__(
-        self,
-        ignore_index: int | None = None,
-        average: Average = "image",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, ignore_index: int | None = None, average: Average = "image", **kwargs: Any) -> None:
         super().__init__(ignore_index, average, Contents(bins=0, flips=True), **kwargs)
 
     def audit(self) -> dict[str, float]:
@@ -75,9 +52,6 @@ class FlipRate(StatisticsMetric):
         none = flips.voxels.new_empty(len(unknown), 0)
         bins = BinTable(none, none, none.double())
         return ImageStatistics(nll=unknown, brier=unknown, confusion=none[..., None], bins=bins, flips=flips)
-
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.flip_rate()
 
 
 class FreeEnergySpread(PerImageMetric):
@@ -131,14 +105,3 @@ class FreeEnergySpread(PerImageMetric):
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
         return spread_of(sums)
-
-
-FREE_ENERGY_SPREAD = Score(
-    key="free_energy_spread",
-    label="Free-energy spread",
-    title="spread of the free energy",
-    explanation="How much the offset of the pooled logits, which the softmax does not see, varies within an image; "
-    "where it does, calibrators that are not translation invariant read noise.",
-    better=None,
-    metric=FreeEnergySpread,
-)

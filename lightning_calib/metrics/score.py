@@ -10,7 +10,7 @@ from torchmetrics import Metric, MetricCollection
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.kit.registry import Registry
-from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+from lightning_calib.metrics.statistics import Contents, StatisticsMetric, unpack
 
 Better = Literal["lower", "higher"]
 Need = Literal["classwise", "flips", "bands"]
@@ -108,26 +108,10 @@ def _check(name: str, thing: Any) -> None:  # noqa: ANN401
         raise ValueError(f"the score with the key {thing.key!r} cannot be registered as {name!r}")
 
 
-_HERE = "lightning_calib.metrics"
-SCORES: Registry[Score] = Registry(
-    "score",
-    "lightning_calib.scores",
-    {
-        "nll": f"{_HERE}.segmentation:NLL",
-        "dice": f"{_HERE}.segmentation:DICE",
-        "ece": f"{_HERE}.calibration:ECE",
-        "ba_ece": f"{_HERE}.spatial:BA_ECE",
-        "ace": f"{_HERE}.calibration:ACE",
-        "brier": f"{_HERE}.segmentation:BRIER",
-        "flip": f"{_HERE}.decisions:FLIP",
-        "miou": f"{_HERE}.segmentation:MIOU",
-        "mce": f"{_HERE}.calibration:MCE",
-        "classwise_ece": f"{_HERE}.classwise:CLASSWISE_ECE",
-        "space": f"{_HERE}.spatial:SPACE_ERROR",
-        "free_energy_spread": f"{_HERE}.decisions:FREE_ENERGY_SPREAD",
-    },
-    _check,
-)
+_OF_STATISTICS = ("nll", "dice", "ece", "ba_ece", "ace", "brier", "flip", "miou", "mce", "classwise_ece")
+_OF_A_METRIC = ("space", "free_energy_spread")
+_OURS = {key: f"lightning_calib.metrics.catalogue:{key.upper()}" for key in _OF_STATISTICS + _OF_A_METRIC}
+SCORES: Registry[Score] = Registry("score", "lightning_calib.scores", _OURS, _check)
 
 
 def register_score(score: Score) -> Score:
@@ -165,9 +149,9 @@ class ScoreMetric(StatisticsMetric):
         """As the score says."""
         return None if self.score.better is None else self.score.better == "higher"
 
-    def _score(self, statistics: ImageStatistics) -> Tensor:
+    def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
         assert self.score.arithmetic is not None  # score_collection has made sure
-        return self.score.arithmetic(statistics, self.background)
+        return self.score.arithmetic(unpack(counts, sums, self.contents), self.background)
 
 
 def score_collection(

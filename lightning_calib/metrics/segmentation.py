@@ -1,6 +1,5 @@
 """How good the predicted distributions and maps are: likelihood, Brier score, Dice and IoU."""
 
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -8,54 +7,7 @@ from torch import Tensor
 from lightning_calib.functional.averages import Average
 from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.statistics import ImageStatistics
-from lightning_calib.metrics.score import Score, overlap, plain
 from lightning_calib.metrics.statistics import StatisticsMetric
-
-NLL = Score(
-    key="nll",
-    label="NLL",
-    title="negative log-likelihood",
-    explanation="How surprised the model is by the true labels; it punishes confident mistakes most.",
-    better="lower",
-    digits=3,
-    headline=True,
-    compared=True,
-    arithmetic=partial(plain, ImageStatistics.negative_log_likelihood),
-)
-BRIER = Score(
-    key="brier",
-    label="Brier",
-    title="Brier score",
-    explanation="Squared distance between the predicted probabilities and the truth; mixes calibration with accuracy.",
-    better="lower",
-    digits=3,
-    headline=True,
-    arithmetic=partial(plain, ImageStatistics.brier_score),
-)
-DICE = Score(
-    key="dice",
-    label="Dice",
-    title="Dice score",
-    explanation="Overlap of the predicted and the true regions, averaged over the classes of an image.",
-    better="higher",
-    percent=True,
-    decimals=1,
-    headline=True,
-    compared=True,
-    arithmetic=partial(overlap, ImageStatistics.dice_score),
-)
-MIOU = Score(
-    key="miou",
-    label="mIoU",
-    title="mean intersection over union",
-    explanation="Overlap of the predicted and the true regions of each class over all images together, averaged over "
-    "classes; street-scene benchmarks rank by it.",
-    better="higher",
-    percent=True,
-    decimals=1,
-    pooled=True,
-    arithmetic=partial(overlap, ImageStatistics.mean_iou),
-)
 
 
 class NegativeLogLikelihood(StatisticsMetric):
@@ -71,8 +23,7 @@ class NegativeLogLikelihood(StatisticsMetric):
         {'scan_1': 0.6931}
     """
 
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.negative_log_likelihood()
+    _arithmetic = ImageStatistics.negative_log_likelihood
 
 
 class BrierScore(StatisticsMetric):
@@ -86,10 +37,8 @@ class BrierScore(StatisticsMetric):
         tensor(0.5000, dtype=torch.float64)
     """
 
+    _arithmetic = ImageStatistics.brier_score
     plot_upper_bound: float | None = 2.0
-
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.brier_score()
 
 
 class OverlapMetric(StatisticsMetric):
@@ -103,6 +52,7 @@ class OverlapMetric(StatisticsMetric):
         **kwargs: options of :class:`torchmetrics.Metric`.
     """
 
+    _options = ("include_background", "background")
     higher_is_better = True
     plot_upper_bound: float | None = 1.0
 
@@ -132,8 +82,7 @@ class DiceScore(OverlapMetric):
         0.6667
     """
 
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.dice_score(self.include_background, self.background)
+    _arithmetic = ImageStatistics.dice_score
 
 
 class MeanIoU(OverlapMetric):
@@ -151,6 +100,8 @@ class MeanIoU(OverlapMetric):
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
+    _arithmetic = ImageStatistics.mean_iou
+
     def __init__(
         self,
         include_background: bool = True,
@@ -165,6 +116,3 @@ class MeanIoU(OverlapMetric):
         """IoU of every class ``(C,)``, gathered over processes; NaN for one that occurs nowhere."""
         counts = class_counts(self._some().confusion)
         return class_iou(counts.sum(dim=0, keepdim=True) if self.average == "pool" else counts).nanmean(dim=0)
-
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.mean_iou(self.include_background, self.background)

@@ -1,7 +1,6 @@
 """Where in the image confidences are wrong: by distance to the boundary, and locally smoothed."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,21 +10,7 @@ from lightning_calib.functional.boundary import BANDS, check_bands
 from lightning_calib.functional.smoothed import space_errors
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
-from lightning_calib.metrics.score import Score, plain
 from lightning_calib.metrics.statistics import Contents, StatisticsMetric
-
-BA_ECE = Score(
-    key="ba_ece",
-    label="BA-ECE",
-    title="boundary-aware calibration error",
-    explanation="The same kind of gap taken in bands of distance to the true boundary; the band at the boundary "
-    "counts most.",
-    better="lower",
-    headline=True,
-    compared=True,
-    needs=("bands",),
-    arithmetic=partial(plain, ImageStatistics.boundary_aware_calibration_error),
-)
 
 
 class BoundaryAwareCalibrationError(StatisticsMetric):
@@ -43,20 +28,13 @@ class BoundaryAwareCalibrationError(StatisticsMetric):
         tensor(0.2500, dtype=torch.float64)
     """
 
+    _arithmetic = ImageStatistics.boundary_aware_calibration_error
     plot_upper_bound: float | None = 1.0
 
-    def __init__(
-        self,
-        bands: Sequence[float] = BANDS,
-        ignore_index: int | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, bands: Sequence[float] = BANDS, ignore_index: int | None = None, **kwargs: Any) -> None:
         edges = check_bands(bands)
         super().__init__(ignore_index, contents=Contents(bins=1, bands=edges), **kwargs)
         self.bands = edges
-
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        return statistics.boundary_aware_calibration_error()
 
 
 class SPACE(PerImageMetric):
@@ -87,13 +65,3 @@ class SPACE(PerImageMetric):
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
         return sums[:, 0]
-
-
-SPACE_ERROR = Score(
-    key="space",
-    label="SPACE",
-    title="smoothed calibration error",
-    explanation="Local disagreement between uncertainty and error, both smoothed over neighbouring voxels.",
-    better="lower",
-    metric=SPACE,
-)

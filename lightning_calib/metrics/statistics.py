@@ -1,9 +1,8 @@
 """The rows that most scores share: packed statistics of an image, so that one pass serves them all."""
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +41,9 @@ class StatisticsMetric(PerImageMetric):
         **kwargs: options of :class:`torchmetrics.Metric`.
     """
 
+    _arithmetic: ClassVar[Callable[..., Tensor]]  # score of each image (n,), from the statistics and ...
+    _options: ClassVar[tuple[str, ...]] = ()  # ... these attributes of the metric
+
     def __init__(
         self,
         ignore_index: int | None = None,
@@ -52,10 +54,6 @@ class StatisticsMetric(PerImageMetric):
         super().__init__(("statistics", ignore_index, *contents), average, **kwargs)
         self.ignore_index = ignore_index
         self.contents = contents
-
-    @abstractmethod
-    def _score(self, statistics: ImageStatistics) -> Tensor:
-        """Score of each image ``(n,)``."""
 
     def update(
         self,
@@ -109,7 +107,8 @@ class StatisticsMetric(PerImageMetric):
         )
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
-        return self._score(unpack(counts, sums, self.contents))
+        options = (getattr(self, name) for name in self._options)
+        return type(self)._arithmetic(unpack(counts, sums, self.contents), *options)
 
     def _some(self) -> ImageStatistics:
         """Statistics of the images of all processes; refused where there are none."""
@@ -148,19 +147,17 @@ def _num_classes(width: int, contents: Contents) -> int:
 def _blank(contents: Contents, num_classes: int) -> ImageStatistics:
     """Statistics of no images, which say the shapes."""
 
-    def counts(*shape: int) -> Tensor:
-        return torch.empty(0, *shape, dtype=torch.int64)
+    def empty(counts: int, sums: int, *shape: int) -> list[Tensor]:
+        kinds = [torch.int64] * counts + [torch.float64] * sums
+        return [torch.empty(0, *shape, dtype=kind) for kind in kinds]
 
-    def sums(*shape: int) -> Tensor:
-        return torch.empty(0, *shape, dtype=torch.float64)
-
-    top, each, bands = (contents.bins,), (num_classes, contents.class_bins), (len(contents.bands) - 1,)
+    nll, brier = empty(0, 2)
     return ImageStatistics(
-        nll=sums(),
-        brier=sums(),
-        confusion=counts(num_classes, num_classes),
-        bins=BinTable(counts(*top), counts(*top), sums(*top)),
-        classwise=BinTable(counts(*each), counts(*each), sums(*each)) if contents.class_bins else None,
-        flips=FlipTable(counts(), counts(), counts(), counts()) if contents.flips else None,
-        bands=BandTable(counts(*bands), counts(*bands), sums(*bands), sums(*bands)) if contents.bands else None,
+        nll=nll,
+        brier=brier,
+        confusion=empty(1, 0, num_classes, num_classes)[0],
+        bins=BinTable(*empty(2, 1, contents.bins)),
+        classwise=BinTable(*empty(2, 1, num_classes, contents.class_bins)) if contents.class_bins else None,
+        flips=FlipTable(*empty(4, 0)) if contents.flips else None,
+        bands=BandTable(*empty(2, 2, len(contents.bands) - 1)) if contents.bands else None,
     )
