@@ -51,13 +51,13 @@ print("HEAVY", sorted({HEAVY!r} & set(sys.modules)))
 
 
 @pytest.mark.parametrize("command", ["recommend", "verify"])
-def test_light_commands_do_without_lightning_and_figures(command, tmp_path):
+def test_light_commands_do_without_lightning_and_searches(command, tmp_path):
     option = {"recommend": "--calibration", "verify": "--outputs"}[command]
     code = f"""
 import sys
 from lightning_calib.cli.calibrate import main
 main([{command!r}, {option!r}, {str(tmp_path)!r}])
-print("HEAVY", sorted({{"pytorch_lightning", "matplotlib", "optuna"}} & set(sys.modules)))
+print("HEAVY", sorted({{"pytorch_lightning", "pandas", "optuna"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("HEAVY []\n"), done.stdout
