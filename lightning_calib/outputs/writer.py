@@ -72,7 +72,6 @@ class OutputWriter:
         groups: Mapping[str, str] | None = None,
         preprocessing: Preprocessing | None = None,
     ) -> None:
-        """Open a new or an unfinished store."""
         self.path = Path(path)
         self.groups = dict(groups or {})
         self.manifest = Manifest(

@@ -54,7 +54,6 @@ class FoldPredictor:
         dataset_json: Path | None = None,
         trusted: bool = False,
     ) -> None:
-        """Find the files; the model is loaded when the first case is predicted."""
         self.model, self.checkpoint = model, checkpoint
         self.tile_step_size, self.mirror, self.device = tile_step_size, mirror, device
         self.facts: DatasetFacts = read_dataset_facts(dataset_json or model / "dataset.json")
