@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_calib.datasets.readers import VOLUMES, read_nifti
+from lightning_calib.datasets.readers import VOLUMES, read_mask, read_nifti
 from lightning_calib.outputs.manifest import StoreError
 
 Array = NDArray[Any]
@@ -65,6 +65,12 @@ def read_array(path: Path, key: str | None = None) -> ScoreFile:
         raise
     except Exception as problem:  # truncated, pickled or something else altogether: numpy and zipfile differ
         raise StoreError(f"{path} cannot be read as an array of numbers ({problem}): write it again") from problem
+
+
+def read_target(path: Path) -> ScoreFile:
+    """Labels of a mask file, with their geometry for NIfTI."""
+    geometry = read_nifti(path).geometry if path.name.lower().endswith(VOLUMES) else None
+    return ScoreFile(read_mask(path), geometry)
 
 
 def _only(path: Path, names: list[str], key: str | None) -> str:
