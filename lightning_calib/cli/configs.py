@@ -4,12 +4,11 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import lightning_calib
+from lightning_calib.datasets.registry import current_class_paths
 
 CONFIGS = Path(lightning_calib.__file__).parent / "configs"
-_MOVED = {"lightning_calib.data.": "lightning_calib.datasets."}
 
 
 def with_packaged(line: Sequence[str], folder: str = "") -> list[str]:
@@ -39,23 +38,6 @@ def _resolved(name: str, folder: str) -> str:
     return str(packaged)
 
 
-def current(value: Any) -> Any:  # noqa: ANN401
-    """A config in which classes are named by where they are now.
-
-    Example:
-        >>> current({"data": {"class_path": "lightning_calib.data.shapes.Shapes"}})
-        {'data': {'class_path': 'lightning_calib.datasets.shapes.Shapes'}}
-    """
-    if isinstance(value, dict):
-        return {key: current(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [current(inner) for inner in value]
-    if isinstance(value, str):
-        for before, now in _MOVED.items():
-            value = value.replace(before, now, 1) if value.startswith(before) else value
-    return value
-
-
 @cache
 def read_older_configs() -> None:
     """Let parsers take configs of earlier versions, too."""
@@ -63,4 +45,4 @@ def read_older_configs() -> None:
     from jsonargparse import get_loader, set_loader
 
     load = get_loader("yaml")
-    set_loader("yaml", lambda text: current(load(text)), (yaml.YAMLError,))
+    set_loader("yaml", lambda text: current_class_paths(load(text)), (yaml.YAMLError,))

@@ -12,6 +12,7 @@ from lightning_calib.experiment.jobs import evaluate_cases
 from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import plain, write_json
+from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside
 from lightning_calib.tasks.evaluation import Evaluated
@@ -64,7 +65,7 @@ def evaluate(
         path = destination or calibrator.parent / f"scores-{part}.json"
         write_json(path, facts)
         tables = [table("score", **found), table("IoU of class", **ious)]
-        print(json_format.dumps(plain(facts)) if json else "\n\n".join([*tables, str(path)]))
+        print(json_format.dumps(plain(facts)) if json else "\n".join([*tables, str(path)]))
     return 0
 
 
@@ -84,6 +85,5 @@ def fitted_pooling(calibrator: Path) -> Pooling:
 
 def table(title: str, calibrated: Scores, uncalibrated: Scores) -> str:
     """Two columns of scores."""
-    width = max(20, 1 + max(map(len, calibrated)))
-    rows = [f"{name:<{width}}{value:>12.5f}{uncalibrated[name]:>14.5f}" for name, value in calibrated.items()]
-    return "\n".join([f"{title:<{width}}{'calibrated':>12}{'uncalibrated':>14}", *rows])
+    rows = [[name, f"{value:.5f}", f"{uncalibrated[name]:.5f}"] for name, value in calibrated.items()]
+    return Table.of("scores", "", (title, "calibrated", "uncalibrated"), rows).to_text()

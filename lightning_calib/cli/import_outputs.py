@@ -3,53 +3,30 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from lightning_calib.cli.doctor import table
 from lightning_calib.outputs.doctor import examine, has_errors, record_images
 from lightning_calib.outputs.doctor.images import files_below
 from lightning_calib.outputs.imports.folder import ArrayFolders
-from lightning_calib.outputs.imports.loop import Imported, find_groups, import_cases
+from lightning_calib.outputs.imports.loop import CaseSource, find_groups, import_cases
 from lightning_calib.outputs.imports.nnunet import BACKGROUND, DatasetFacts, image_files
 from lightning_calib.outputs.imports.nnunet_model import FoldPredictor
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
-from lightning_calib.outputs.manifest import Keep, Member, Representation, StoreDtype, StoreError
+from lightning_calib.outputs.manifest import Keep, Representation, StoreDtype, StoreError
 from lightning_calib.outputs.writer import OutputWriter
 
 
-class Source(Protocol):
-    """Where cases come from."""
-
-    @property
-    def case_ids(self) -> list[str]:
-        """Names of the cases."""
-
-    @property
-    def spatial_dims(self) -> int:
-        """2 or 3."""
-
-    def members(self) -> list[Member]:
-        """The members, in the order of their axis."""
-
-    def load(self, case_id: str) -> Imported:
-        """Read one case."""
-
-
 def import_folder(
-    scores: list[Path],
     outputs: Path,
-    representation: Literal["logits", "probs"],
     class_names: list[str],
-    targets: Path | None = None,
-    valid: Path | None = None,
-    key: str | None = None,
-    target_key: str | None = None,
-    class_axis: int | None = None,
-    member_axis: int | None = None,
     background: int | None = None,
     ignore_index: int | None = None,
     dataset: str | None = None,
-    **store: Any,
+    group_regex: str | None = None,
+    keep: Keep = "members",
+    dtype: StoreDtype = "float32",
+    **files: Any,
 ) -> int:
     """Bring folders of arrays (.npy, .npz, .nii.gz) into an output store.
 
@@ -57,28 +34,23 @@ def import_folder(
     case's id. Goes on where an earlier import stopped, and examines the result.
 
     Args:
-        scores: one folder a member, or a single folder.
         outputs: folder of the store to write, such as runs/mine/outputs.
-        representation: what the files hold, logits or probs. It is never guessed from the values.
         class_names: names of the classes, in the order of the class axis and of the labels.
-        targets: folder of label files (.png, .npy, .nii.gz).
-        valid: folder of masks, not 0 where the networks predicted.
-        key: name of the scores in .npz files with several arrays.
-        target_key: name of the labels in the .npz files of the scores, in place of targets.
-        class_axis: axis of the classes in each file; by default the first that is not the members'.
-        member_axis: axis of the members in each file, where one file holds them all.
         background: number of the background class, where there is one.
         ignore_index: label of voxels that count nowhere.
         dataset: name of the data set; by default that of the folder around the store.
-        **store: see write_store.
+        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
+        keep: members, or pooled for z, p and p0 in place of the members.
+        dtype: precision of the stored scores.
+        **files: see ArrayFolders.
 
     Returns:
         0, or 1 where the examination finds an error.
     """
-    source = ArrayFolders(scores, representation, targets, valid, key, target_key, class_axis, member_axis)
+    source = ArrayFolders(**files)
     facts = DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, "")
-    kept: Representation = "log_probs" if representation == "probs" else "logits"
-    return write_store(outputs, source, facts, kept, background, None, **store)
+    kept: Representation = "log_probs" if source.representation == "probs" else "logits"
+    return write_store(outputs, source, facts, kept, background, None, group_regex, keep, dtype)
 
 
 def import_nnunet(
@@ -88,14 +60,12 @@ def import_nnunet(
     model: Path | None = None,
     images: Path | None = None,
     trust_model_folder: bool = False,
-    folds: list[int | str] | None = None,
-    checkpoint: str = "checkpoint_final.pth",
-    tile_step_size: float = 0.5,
-    mirror: bool = True,
-    device: str = "auto",
     training_images: Path | None = None,
     dataset_json: Path | None = None,
-    **store: Any,
+    group_regex: str | None = None,
+    keep: Keep = "members",
+    dtype: StoreDtype = "float32",
+    **prediction: Any,
 ) -> int:
     """Bring nnU-Net v2 results into an output store, with folds as members.
 
@@ -110,14 +80,12 @@ def import_nnunet(
         model: trained model, the folder with plans.json, dataset.json and fold_0, fold_1, ...
         images: folder of images named <case>_0000.nii.gz, such as imagesTs.
         trust_model_folder: say true to load checkpoints: nnU-Net unpickles them, which can run any program.
-        folds: folds to take as members; by default all that have a checkpoint.
-        checkpoint: name of the checkpoint in each fold's folder.
-        tile_step_size: step of the sliding window, as a share of the patch.
-        mirror: average over mirrored images in logit space, where the training allows it.
-        device: cpu, cuda, or auto.
         training_images: folder of the images that the folds were trained on, to look for ones that are also here.
         dataset_json: nnU-Net's facts on the data set; by default the one beside the predictions or the model.
-        **store: see write_store.
+        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
+        keep: members, or pooled for z, p and p0 in place of the members.
+        dtype: precision of the stored scores.
+        **prediction: see FoldPredictor.
 
     Returns:
         0, or 1 where the examination finds an error.
@@ -130,11 +98,12 @@ def import_nnunet(
     elif images is None:
         raise StoreError("--model needs --images, the folder of images to predict")
     else:
-        options = (folds, checkpoint, tile_step_size, mirror, device, dataset_json)
-        source = FoldPredictor(model, images, targets, *options, trusted=trust_model_folder)
+        source = FoldPredictor(
+            model, images, targets, dataset_json=dataset_json, trusted=trust_model_folder, **prediction
+        )
     representation: Representation = "log_probs" if model is None else "logits"
     remembered = _images(source.case_ids, images, training_images, source.facts.file_ending)
-    return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, **store)
+    return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, group_regex, keep, dtype)
 
 
 Remembered = tuple[dict[str, list[Path]], list[Path]]
@@ -150,14 +119,14 @@ def _images(case_ids: Sequence[str], images: Path | None, training: Path | None,
 
 def write_store(
     outputs: Path,
-    source: Source,
+    source: CaseSource,
     facts: DatasetFacts,
     representation: Representation,
     background: int | None,
-    images: Remembered | None = None,
-    group_regex: str | None = None,
-    keep: Keep = "members",
-    dtype: StoreDtype = "float32",
+    images: Remembered | None,
+    group_regex: str | None,
+    keep: Keep,
+    dtype: StoreDtype,
 ) -> int:
     """Write a store, examine it, and say what came out.
 
@@ -168,8 +137,8 @@ def write_store(
         representation: what the source hands out.
         background: number of the background class.
         images: images behind the cases, and those of the training.
-        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
-        keep: members, or pooled for z, p and p0 in place of the members.
+        group_regex: expression that finds a case's group in its name.
+        keep: members, or pooled.
         dtype: precision of the stored scores.
     """
     writer = OutputWriter(

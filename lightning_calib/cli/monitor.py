@@ -9,6 +9,7 @@ from lightning_calib.deployment.folder import REFERENCE
 from lightning_calib.deployment.monitor import ALPHA, RESAMPLES, DriftReport
 from lightning_calib.deployment.monitor import monitor as compare
 from lightning_calib.deployment.statistics import case_statistics, load_statistics
+from lightning_calib.kit.tables import Column, Table
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 
@@ -42,11 +43,12 @@ def monitor(
 
 def table(verdict: DriftReport) -> str:
     """The findings for a terminal."""
-    lines = [f"{'quantity':<14}{'check':<18}{'value':>10}{'threshold':>12}{'p':>9}"]
-    for check in verdict.checks:
-        mark = "  drift" if check.drifted else ""
-        numbers = f"{check.value:>10.4f}{check.threshold:>12.4f}{check.p_value:>9.4f}"
-        lines.append(f"{check.quantity:<14}{check.kind:<18}{numbers}{mark}")
+    rows = [
+        [c.quantity, c.kind, *(f"{x:.4f}" for x in (c.value, c.threshold, c.p_value)), "drift" if c.drifted else ""]
+        for c in verdict.checks
+    ]
     cases = f"{verdict.new_cases} new cases against {verdict.reference_cases}"
     found = "the data have drifted" if verdict.drift else "no drift"
-    return "\n".join([*lines, f"{found} ({cases}; p = {verdict.p_value:.4f}, alpha = {verdict.alpha:g})"])
+    last = f"{found} ({cases}; p = {verdict.p_value:.4f}, alpha = {verdict.alpha:g})"
+    head = ("quantity", Column("check", left=True), "value", "threshold", "p", Column("", left=True))
+    return Table.of("drift", last, head, rows).to_text()

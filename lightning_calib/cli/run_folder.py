@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from lightning_calib.cli.configs import current
+from lightning_calib.datasets.registry import current_class_paths
 from lightning_calib.kit.files import locked, sha256, write_json
 from lightning_calib.outputs.manifest import Member
 
@@ -119,7 +119,7 @@ class RunFolder:
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    flat = dict(_flatten(current(config)))
+    flat = dict(_flatten(current_class_paths(config)))
     return {key: value for key, value in flat.items() if key.startswith(_COMPARED) and key not in _FREE}
 
 

@@ -1,6 +1,5 @@
 """``calibrate.py search``: one pipeline on one repeat, hyperparameters chosen on ``val``."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,11 @@ def search(
     require_healthy(outputs, doctor)
     stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
     with Display([name.calibrator] * trials) as shown:
+
+        def tell(row: TrialRow) -> None:
+            result = "failed" if row["val_nll"] is None else f"NLL {row['val_nll']:.6f}"
+            shown.done(name.calibrator, f"trial {row['trial']}: {result}")
+
         found = run_search(
             name,
             stored,
@@ -62,22 +66,9 @@ def search(
             accelerator,
             max_epochs,
             logger,
-            on_trial=_Clock(shown, name.calibrator),
+            on_trial=tell,
         )
     folder = destination or fit_folder(outputs, name, stored.repeat)
     save_fit(folder, name, stored, found.calibrator, vars(found))
     say(name, vars(found), folder)
     return 0
-
-
-class _Clock:
-    """Tells a display of each trial and how long it took."""
-
-    def __init__(self, display: Display, kind: str) -> None:
-        self.display, self.kind, self.last = display, kind, time.perf_counter()
-
-    def __call__(self, row: TrialRow) -> None:
-        now = time.perf_counter()
-        result = "failed" if row["val_nll"] is None else f"NLL {row['val_nll']:.6f}"
-        self.display.done(self.kind, f"trial {row['trial']}: {result}", now - self.last)
-        self.last = now

@@ -59,33 +59,19 @@ class OutputOptions:
 class MemberTrainer(Trainer):
     """Lightning's Trainer, with one more command and one more option."""
 
-    def predict(
-        self,
-        model: LightningModule | None = None,
-        dataloaders: Any | None = None,  # noqa: ANN401
-        datamodule: LightningDataModule | None = None,
-        return_predictions: bool | None = None,
-        ckpt_path: str | Path | None = None,
-        weights_only: bool | None = None,
-        corruption: Severity | None = None,
-        corruption_seed: int = 0,
-    ) -> Any:  # noqa: ANN401  # as the parent has it
+    def predict(self, *args: Any, corruption: Severity | None = None, corruption_seed: int = 0, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
         """Predict.
 
         Args:
-            model: set by the command line.
-            dataloaders: set by the command line.
-            datamodule: set by the command line.
-            return_predictions: set by the command line.
-            ckpt_path: set by the command line.
-            weights_only: set by the command line.
+            *args: those of Lightning's Trainer.
             corruption: change every image of the pool set first, mildly or strongly, for the study of shifts; the
                 outputs go to a folder named outputs-mild or outputs-strong.
             corruption_seed: seed of which image is changed how.
+            **options: those of Lightning's Trainer.
         """
         if corruption is not None:
             raise RunError("images are corrupted from the command line: train.py predict --corruption mild")
-        return super().predict(model, dataloaders, datamodule, return_predictions, ckpt_path, weights_only)
+        return super().predict(*args, **options)
 
     def ensemble(
         self,

@@ -57,7 +57,6 @@ class TrainCLI(LightningCLI):
     """LightningCLI with run folders, ensembles and output stores."""
 
     def __init__(self, args: ArgsType = None) -> None:
-        """Parse, instantiate and run."""
         super().__init__(
             model_class=SegmentationTask,
             datamodule_class=SegmentationDataModule,

@@ -86,7 +86,6 @@ class SegmentationDataModule(LightningDataModule):
         samples_per_epoch: int | None = None,
         check: bool = True,
     ) -> None:
-        """Keep the options."""
         super().__init__()
         at_least("batch_size", batch_size, 1)
         at_least("num_workers", num_workers, 0)

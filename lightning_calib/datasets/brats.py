@@ -66,7 +66,6 @@ class BraTS(VolumeFileModule):
         pool_fraction: float = 0.2,
         **options: Any,
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.class_names = Path(root), list(CLASSES)
         self.volume_reader = VolumeReader(content_only=True)

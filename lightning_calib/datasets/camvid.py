@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.datasets.cases import Case, Splits, pick
-from lightning_calib.datasets.images import ImageDataModule, ReadImage, ReadPicture
+from lightning_calib.datasets.images import ImageDataModule
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import PICTURES
 from lightning_calib.datasets.splits import hold_out_blocks, time_blocks
@@ -55,7 +55,6 @@ class CamVid(ImageDataModule):
         pool_gap: int | None = None,
         **options: Any,
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.class_names = Path(root), list(CLASSES)
         parts: dict[str, list[Case]] = {}
@@ -77,7 +76,3 @@ class CamVid(ImageDataModule):
         cases = [case for part in parts.values() for case in part]
         pool = [replace(case, group=groups[case.case_id]) for case in pick(cases, groups)]
         return Splits(pick(cases, kept), pick(cases, held), pool, left_out)
-
-    def reader(self) -> ReadImage:
-        """Reads files as they are."""
-        return ReadPicture()

@@ -66,7 +66,6 @@ class DataError(ValueError):
     """
 
     def __init__(self, problems: Sequence[str], where: str) -> None:
-        """Compose the message."""
         self.problems = list(problems)
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
         super().__init__("\n".join([f"{count} in {where}:", *(f"- {problem}" for problem in self.problems)]))

@@ -85,7 +85,6 @@ class Cityscapes(ImageDataModule):
     def __init__(
         self, root: Path | str = "data/cityscapes", void: Literal["class", "ignore"] = "class", **options: Any
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.void = Path(root), void
         self.class_names = [*LABEL_IDS, "void"] if void == "class" else list(LABEL_IDS)

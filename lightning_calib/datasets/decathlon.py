@@ -62,7 +62,6 @@ class Decathlon(VolumeFileModule):
         mixed_spacing: MixedSpacing = "resample",
         **options: Any,
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.volume_reader = Path(root), VolumeReader()
         index = read_index(self.root)

@@ -5,7 +5,7 @@ away: borders are blended in the image while the annotator's border wanders arou
 may be mixed with that of another class; and there is noise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,12 @@ class Style:
 
         A network that has learnt to trust clear textures is wrong there without noticing.
         """
-        return Style(
+        return replace(
+            self,
             noise=self.noise * (1 + 0.15 * shift),
-            confusion=self.confusion,
             disguise=min(self.disguise + 0.1 * shift, 1.0),
             wander=self.wander * (1 + shift),
             contrast=self.contrast * max(1 - 0.05 * shift, 0.1),
-            objects=self.objects,
         )
 
 

@@ -51,7 +51,6 @@ class Folder(ImageDataModule):
         all_orientations: bool = False,
         **options: Any,
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background, self.any_orientation = ignore_label, background_class, all_orientations

@@ -70,7 +70,6 @@ class ImageDataset(Dataset[dict[str, Any]]):
         seed: int = 0,
         raw_transform: RawTransform | None = None,
     ) -> None:
-        """Keep the arguments."""
         self.cases, self.read, self.transform = list(cases), read, transform
         self.seed, self.raw_transform = seed, raw_transform
 
@@ -119,7 +118,6 @@ class ImageDataModule(SegmentationDataModule):
         raw_transform: RawTransform | None = None,
         **options: Any,
     ) -> None:
-        """Keep the options."""
         super().__init__(**options)
         at_least("image_size", image_size, 1)
         at_least("crop_size", crop_size, 1)
@@ -127,8 +125,8 @@ class ImageDataModule(SegmentationDataModule):
         self.raw_transform = raw_transform
 
     def reader(self) -> ReadImage:
-        """What reads a case: raw image ``(H, W, channels)`` and target ``(H, W)``."""
-        raise NotImplementedError
+        """What reads a case: raw image ``(H, W, channels)`` and target ``(H, W)``; pictures as they are by default."""
+        return ReadPicture()
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -109,7 +109,6 @@ class MassachusettsRoads(ImageDataModule):
         crop: int | None = None,
         **options: Any,
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.class_names = Path(root), ["background", "road"]
         self.max_blank = check_fraction(max_blank, "max_blank")

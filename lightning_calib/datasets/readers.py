@@ -132,10 +132,3 @@ def read_nifti(path: Path) -> Nifti:
         raise ValueError(f"{path}: shape {array.shape}; a volume has 3 axes, or 4 with channels last")
     zooms = cast(tuple[float, ...], tuple(float(z) for z in file.header.get_zooms()[:3]))
     return Nifti(np.ascontiguousarray(array.T), zooms[::-1], file.affine.tolist())
-
-
-def nifti_spacing(path: Path) -> tuple[float, ...]:
-    """Voxel size of a NIfTI file along ``D, H, W``, without reading its voxels."""
-    import nibabel  # of the extra `volumes`
-
-    return tuple(float(z) for z in nibabel.load(path).header.get_zooms()[:3])[::-1]

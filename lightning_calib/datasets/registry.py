@@ -70,12 +70,13 @@ def current_class_path(path: str) -> str:
         return DATASETS.ours[path].replace(":", ".")
     if path in DATASETS:
         return f"{DATASETS[path].__module__}.{DATASETS[path].__qualname__}"
-    moved = ((old, new) for old, new in _MOVED.items() if path.startswith(old))
-    return next((new + path.removeprefix(old) for old, new in moved), path)
+    return _moved(path)
 
 
 def current_class_paths(config: Any) -> Any:  # noqa: ANN401
-    """A config with every ``class_path`` in it brought up to date (see :func:`current_class_path`)."""
+    """A config with every class in it brought up to date (see :func:`current_class_path`)."""
+    if isinstance(config, str):
+        return _moved(config)
     if isinstance(config, list):
         return [current_class_paths(entry) for entry in config]
     if not isinstance(config, dict):
@@ -84,3 +85,9 @@ def current_class_paths(config: Any) -> Any:  # noqa: ANN401
         key: current_class_path(value) if key == "class_path" and isinstance(value, str) else current_class_paths(value)
         for key, value in config.items()
     }
+
+
+def _moved(path: str) -> str:
+    """A dotted path of an earlier version as it is now; anything else as it is."""
+    moved = (new + path.removeprefix(old) for old, new in _MOVED.items() if path.startswith(old))
+    return next(moved, path)

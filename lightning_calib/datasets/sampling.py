@@ -84,7 +84,6 @@ class EpochSampler(DistributedSampler[SampleKey]):
         num_samples: int | None = None,
         even: bool = True,
     ) -> None:
-        """Find this process's share."""
         rank, replicas = world()
         super().__init__(range(size), num_replicas=replicas, rank=rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
         self.size, self.even = size, even

@@ -10,7 +10,7 @@ import numpy as np
 from lightning_calib.datasets.base import at_least
 from lightning_calib.datasets.cases import Case, Splits
 from lightning_calib.datasets.drawing import CLASSES, Style, draw
-from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
+from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage
 
 
 @lru_cache(maxsize=1024)
@@ -22,11 +22,11 @@ def drawn(case_id: str, size: tuple[int, ...], data_seed: int, shift: float) -> 
 
 
 @dataclass(frozen=True)
-class DrawImage:
-    """Draws a case from its name.
+class Drawing:
+    """How cases are drawn from their names.
 
     Attributes:
-        size: height and width.
+        size: spatial size.
         data_seed: seed of all images.
         shift: how much harder the pool set is.
     """
@@ -35,10 +35,19 @@ class DrawImage:
     data_seed: int
     shift: float
 
-    def __call__(self, case: Case) -> tuple[Array, Array]:
-        """8-bit image ``(H, W, 3)`` and class numbers ``(H, W)``; the same at every call."""
+    def draw(self, case: Case) -> tuple[Array, Array]:
+        """Image ``(*S, 3)`` in ``[0, 1]`` and class numbers ``(*S)``; the same at every call."""
         image, target = drawn(case.case_id, self.size, self.data_seed, self.shift)
-        return np.rint(255 * image).astype(np.uint8), target.copy()
+        return image, target.copy()
+
+
+class DrawImage(Drawing):
+    """Draws images."""
+
+    def __call__(self, case: Case) -> tuple[Array, Array]:
+        """8-bit image ``(H, W, 3)`` and class numbers ``(H, W)``."""
+        image, target = self.draw(case)
+        return np.rint(255 * image).astype(np.uint8), target
 
 
 def shape_splits(num_train: int, num_val: int, num_pool: int) -> Splits:
@@ -88,7 +97,6 @@ class Shapes(ImageDataModule):
         data_seed: int = 0,
         **options: Any,
     ) -> None:
-        """Name the images; each is drawn when it is asked for."""
         super().__init__(**options)
         at_least("size", size, 1)
         self.class_names = list(CLASSES)
@@ -102,4 +110,4 @@ class Shapes(ImageDataModule):
 
     def file_reader(self) -> ReadImage:
         """Pictures of such shapes are read as any other."""
-        return ReadPicture()
+        return super().reader()

@@ -1,35 +1,22 @@
 """Shapes in three dimensions: made on the fly, so that the way of volumes can be tried without a file."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from lightning_calib.datasets.base import at_least
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.drawing import CLASSES
-from lightning_calib.datasets.shapes import drawn, shape_splits
+from lightning_calib.datasets.shapes import Drawing, shape_splits
 from lightning_calib.datasets.volume_reader import Volume, VolumeReader, z_score
 from lightning_calib.datasets.volumes import ReadVolume, VolumeDataModule
 
 
-@dataclass(frozen=True)
-class DrawVolume:
-    """Draws a case from its name.
-
-    Attributes:
-        size: depth, height and width.
-        data_seed: seed of all volumes.
-        shift: how much harder the pool set is.
-    """
-
-    size: tuple[int, ...]
-    data_seed: int
-    shift: float
+class DrawVolume(Drawing):
+    """Draws volumes."""
 
     def __call__(self, case: Case, native: bool) -> Volume:
-        """One grey channel ``(1, D, H, W)`` and class numbers; the same at every call."""
-        image, target = drawn(case.case_id, self.size, self.data_seed, self.shift)
-        grey = image.mean(axis=-1)[None]
-        return Volume(z_score(grey, target >= 0), target.copy(), None, {"spacing": [1.0, 1.0, 1.0]})
+        """One grey channel ``(1, D, H, W)`` and class numbers."""
+        image, target = self.draw(case)
+        return Volume(z_score(image.mean(axis=-1)[None], target >= 0), target, None, {"spacing": [1.0, 1.0, 1.0]})
 
 
 class Shapes3D(VolumeDataModule):
@@ -65,7 +52,6 @@ class Shapes3D(VolumeDataModule):
         data_seed: int = 0,
         **options: Any,
     ) -> None:
-        """Name the volumes; each is drawn when it is asked for."""
         super().__init__(patch_size=patch_size, **options)
         at_least("size", size, 1)
         self.class_names = list(CLASSES)

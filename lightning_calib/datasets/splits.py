@@ -5,6 +5,7 @@ keep what belongs together on one side.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def by_group(groups: Mapping[str, str], fraction: float, seed: int) -> Parts:
         >>> by_group({"a1": "a", "a2": "a", "b1": "b", "b2": "b"}, 0.5, seed=0)
         (['b1', 'b2'], ['a1', 'a2'])
     """
-    sizes = {name: list(groups.values()).count(name) for name in sorted(set(groups.values()))}
+    sizes = Counter(sorted(groups.values()))
     wanted = len(groups) * check_fraction(fraction)
     order = np.random.default_rng(seed).permutation(len(sizes))
     taken: set[str] = set()
@@ -169,9 +170,7 @@ def assert_disjoint(splits: Splits) -> None:
                 other, other_part = owners.setdefault(key, (case.case_id, part))
                 if (other, other_part) != (case.case_id, part):
                     clashes.append(f"{case.case_id} ({part}) and {other} ({other_part})")
-    counts: dict[str, int] = {}
-    for case in splits.all:
-        counts[case.case_id] = counts.get(case.case_id, 0) + 1
+    counts = Counter(case.case_id for case in splits.all)
     clashes += [f"{i} appears {n} times" for i, n in counts.items() if n > 1]
     if clashes:
         raise ValueError(f"the same case twice: {'; '.join(dict.fromkeys(clashes))}")

@@ -46,7 +46,6 @@ class VolumeFolder(VolumeFileModule):
         mixed_spacing: MixedSpacing = "resample",
         **options: Any,
     ) -> None:
-        """Find and check the files."""
         super().__init__(**options)
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background = ignore_label, background_class

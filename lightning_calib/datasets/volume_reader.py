@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.grids import Grid, nonzero_box
-from lightning_calib.datasets.readers import VOLUMES, Nifti, nifti_spacing, read_labels, read_nifti, suffix
+from lightning_calib.datasets.readers import VOLUMES, Nifti, read_labels, read_nifti, suffix
 
 Array = NDArray[Any]
 
@@ -36,8 +36,12 @@ class Volume:
 
 
 def spacing_of(path: Path) -> tuple[float, ...]:
-    """Voxel size of a file along ``D, H, W``; 1 where the format has none."""
-    return nifti_spacing(path) if suffix(path) in VOLUMES else UNIT_SPACING
+    """Voxel size of a file along ``D, H, W``, without reading its voxels; 1 where the format has none."""
+    if suffix(path) not in VOLUMES:
+        return UNIT_SPACING
+    import nibabel  # of the extra `volumes`
+
+    return tuple(float(z) for z in nibabel.load(path).header.get_zooms()[:3])[::-1]
 
 
 def read_channels(path: Path) -> Nifti:

@@ -68,7 +68,6 @@ class VolumeAugment:
     """
 
     def __init__(self, augmentation: Augmentation) -> None:
-        """Compose the steps once."""
         self.augmentation = augmentation
         self.steps = None if augmentation == "none" else _steps(augmentation)
 

@@ -48,7 +48,6 @@ class VolumeDataset(Dataset[dict[str, Any]]):
         ignore_index: int | None = None,
         background: int = 0,
     ) -> None:
-        """Keep the arguments."""
         self.cases, self.read, self.patch_size = list(cases), read, patch_size
         self.foreground, self.augment, self.seed = foreground, augment, seed
         self.ignore_index, self.background = ignore_index, background
@@ -111,15 +110,10 @@ class VolumeDataModule(SegmentationDataModule):
         augmentation: Augmentation = "light",
         **options: Any,
     ) -> None:
-        """Keep the options."""
         super().__init__(**options)
         at_least("patch_size", patch_size, 1)
         self.patch_size, self.augmentation = tuple(patch_size), augmentation
         self.foreground = check_fraction(foreground, "foreground")
-
-    def reader(self) -> ReadVolume:
-        """What reads a case."""
-        raise NotImplementedError
 
     @property
     def preprocessing(self) -> Preprocessing:

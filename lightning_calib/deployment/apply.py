@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +46,8 @@ class Application:
         (self.destination / RECORDS).mkdir(parents=True, exist_ok=True)
         with Display(["case"] * len(waiting), quiet=self.quiet) as display:
             for source in waiting:
-                started = time.monotonic()
                 self.write(source)
-                display.done("case", source.case_id, time.monotonic() - started)
+                display.done("case", source.case_id)
         records = {name: read_json(self._record(name)) for name in names}
         index = {
             "precision": self.precision,

@@ -6,18 +6,11 @@ from typing import Any
 from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.files import atomic_path, write_text
+from lightning_calib.kit.tables import Table
+from lightning_calib.metrics.score import main_scores
 from lightning_calib.report.figures import reliability_figure
 from lightning_calib.report.sections.curves import BINS, pooled_curve
 
-_HEADINGS = {
-    "nll": "NLL",
-    "ece": "ECE",
-    "ace": "ACE",
-    "ba_ece": "BA-ECE",
-    "brier": "Brier score",
-    "dice": "Dice",
-    "flip": "flipped voxels",
-}
 _KEEPS = {
     "order": "The order of all classes is kept at every voxel: the segmentation map is the uncalibrated one.",
     "argmax": "The predicted class is kept at every voxel: the segmentation map is the uncalibrated one.",
@@ -27,18 +20,17 @@ _KEEPS = {
 
 def write_card(folder: Path, deployment: Deployment, results: Results) -> None:
     """Write ``README.md`` and ``reliability.png``."""
-    names = [uncalibrated(results, deployment), deployment.pipeline]
-    shown = [name for name in dict.fromkeys(names) if name is not None]
-    curves = [pooled_curve(name, [results.bin_table(r, name, BINS) for r in results.repeats]) for name in shown]
+    names = compared(results, deployment)
+    curves = [pooled_curve(name, [results.bin_table(r, name, BINS) for r in results.repeats]) for name in names]
     with atomic_path(folder / DIAGRAM) as aside:
         reliability_figure(curves).savefig(aside, format="png", dpi=150)
     write_text(folder / CARD, card(deployment, results))
 
 
-def uncalibrated(results: Results, deployment: Deployment) -> str | None:
-    """The same pooling without a calibrator, where the run has it."""
-    name = f"identity({deployment.name.pooling})"
-    return name if name in results.summary["pipelines"] else None
+def compared(results: Results, deployment: Deployment) -> list[str]:
+    """The same pooling without a calibrator, where the run has it, and the deployed pipeline."""
+    names = dict.fromkeys((f"identity({deployment.name.pooling})", deployment.pipeline))
+    return [name for name in names if name in results.summary["pipelines"]]
 
 
 def card(deployment: Deployment, results: Results) -> str:
@@ -73,13 +65,10 @@ def _told(results: Results) -> str:
 
 def score_table(deployment: Deployment, results: Results) -> str:
     """Scores of the deployed pipeline beside the uncalibrated ones."""
-    names = [name for name in (uncalibrated(results, deployment), deployment.pipeline) if name is not None]
-    names = list(dict.fromkeys(names))
-    scores = {name: results.summary["pipelines"][name]["metrics"] for name in names}
-    lines = ["| score | " + " | ".join(f"`{name}`" for name in names) + " |", "|---|" + "---:|" * len(names)]
-    for metric, heading in _HEADINGS.items():
-        lines.append(f"| {heading} | " + " | ".join(_cell(scores[name].get(metric)) for name in names) + " |")
-    return "\n".join(lines)
+    names = compared(results, deployment)
+    found = [results.summary["pipelines"][name]["metrics"] for name in names]
+    rows = [[score.label, *(_cell(each.get(score.key)) for each in found)] for score in main_scores()]
+    return Table.of("scores", "", ("score", *(f"`{name}`" for name in names)), rows).grid()
 
 
 def _cell(score: dict[str, Any] | None) -> str:

@@ -1,6 +1,5 @@
 """The folder of a deployed pipeline: ``deployment.json`` and the files that it names."""
 
-import json
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Self
 
 from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator
 from lightning_calib.datasets.preprocessing import Preprocessing
-from lightning_calib.kit.files import sha256, write_text
+from lightning_calib.kit.files import FileError, read_json, sha256, write_json
 from lightning_calib.outputs.manifest import Manifest, Member, Representation
 
 FORMAT_VERSION = 2
@@ -70,7 +69,7 @@ class Deployment:
 
     def save(self, folder: Path) -> None:
         """Write ``deployment.json``, the last file of the folder: it says that the others are whole."""
-        write_text(folder / DEPLOYMENT, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
+        write_json(folder / DEPLOYMENT, asdict(self))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -79,7 +78,7 @@ class Deployment:
         if not path.is_file():
             raise DeploymentError(f"{path} is missing: no deployed pipeline there; make one with `calibrate.py deploy`")
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = read_json(path)
             if facts["format_version"] not in _READ:
                 raise DeploymentError(
                     f"{path} has format version {facts['format_version']}, this release reads "
@@ -93,7 +92,7 @@ class Deployment:
             facts["class_names"] = tuple(facts["class_names"])
             facts["members"] = tuple(Member(**member) for member in facts["members"])
             return cls(**facts)
-        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as problem:
+        except (KeyError, TypeError, FileError) as problem:
             raise DeploymentError(f"{path} does not describe a deployed pipeline: {problem!r}") from problem
 
     def read_calibrator(self, folder: Path) -> Calibrator:

@@ -1,5 +1,6 @@
 """Calibrated maps as files: NIfTI where there is a geometry, safetensors and pictures elsewhere."""
 
+import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -67,17 +68,17 @@ def write_maps(
         The files.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
     if maps.is_nifti:
-        return _write_nifti(folder, case_id, maps, precision, probabilities)
-    files = [_write_tensors(folder / f"{case_id}.safetensors", maps, precision, probabilities)]
+        return _write_nifti(folder / case_id, maps, arrays, precision)
+    files = [_write_tensors(folder / f"{case_id}.safetensors", maps, arrays, precision)]
     if maps.mask.ndim == 2 and maps.probs.shape[0] <= 256:
         pictures = {"mask": _small(maps.mask), "confidence": _whole(maps.confidence, 255, np.uint8)}
         files += [_write_picture(folder / f"{case_id}_{name}.png", array) for name, array in pictures.items()]
     return files
 
 
-def _write_tensors(path: Path, maps: CalibratedMaps, precision: Precision, probabilities: bool) -> Path:
-    arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
+def _write_tensors(path: Path, maps: CalibratedMaps, arrays: dict[str, Tensor], precision: Precision) -> Path:
     stored = {name: _encode(array, precision) for name, array in arrays.items()}
     scale = "1" if precision != "8bit" else "255"
     stored["mask"] = torch.from_numpy(_small(maps.mask).astype(np.int32))
@@ -92,17 +93,14 @@ def _encode(array: Tensor, precision: Precision) -> Tensor:
     return array.to(torch.float16 if precision == "16bit" else torch.float32)
 
 
-def _write_nifti(
-    folder: Path, case_id: str, maps: CalibratedMaps, precision: Precision, probabilities: bool
-) -> list[Path]:
+def _write_nifti(start: Path, maps: CalibratedMaps, arrays: dict[str, Tensor], precision: Precision) -> list[Path]:
     assert maps.geometry is not None
     affine = np.asarray(maps.geometry["affine"], dtype=np.float64)
-    arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
-    files = [_save_nifti(folder / f"{case_id}_mask.nii.gz", _small(maps.mask), affine, None)]
+    files = [_save_nifti(start.with_name(f"{start.name}_mask.nii.gz"), _small(maps.mask), affine, None)]
     for name, array in arrays.items():
         levels = _LEVELS.get(precision)
         values = array.numpy() if levels is None else _whole(array, levels, _UNSIGNED[precision])
-        files.append(_save_nifti(folder / f"{case_id}_{name}.nii.gz", values, affine, levels))
+        files.append(_save_nifti(start.with_name(f"{start.name}_{name}.nii.gz"), values, affine, levels))
     return files
 
 
@@ -113,12 +111,8 @@ def _save_nifti(path: Path, array: Array, affine: Array, levels: int | None) -> 
     image = nibabel.Nifti1Image(np.ascontiguousarray(array.T), affine)
     if levels is not None:
         image.header.set_slope_inter(1 / levels, 0)
-    aside = path.with_name(f".part.{path.name}")  # nibabel goes by the ending
-    try:
-        nibabel.save(image, aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with atomic_path(path) as aside:
+        aside.write_bytes(gzip.compress(image.to_bytes(), compresslevel=1, mtime=0))  # equal maps give equal files
     return path
 
 

@@ -32,7 +32,7 @@ class Display:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self.console = Console() if console is None else console
         self.quiet = quiet
-        self.started = time.monotonic()
+        self.last = time.monotonic()
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -55,8 +55,10 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def done(self, kind: str, text: str, seconds: float) -> None:
-        """Count a finished job."""
+    def done(self, kind: str, text: str, seconds: float | None = None) -> None:
+        """Count a finished job; where it is not said how long it took, it began when the last one ended."""
+        now = time.monotonic()
+        seconds, self.last = now - self.last if seconds is None else seconds, now
         self.waiting.remove(kind)
         self.seconds[kind].append(seconds)
         if self.quiet:

@@ -1,6 +1,5 @@
 """Division of a store's cases into ``cal``, ``val`` and ``test``, once for each repeat."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from lightning_calib.datasets.splits import by_count, by_group, by_list
-from lightning_calib.kit.files import write_text
+from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.outputs.store import OutputStore
 
 PARTS = ("cal", "val", "test")
@@ -55,12 +54,12 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write the split as JSON."""
-        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+        write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what :meth:`save` wrote."""
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
         return cls(**{**facts, **{part: tuple(facts[part]) for part in PARTS}})
 
     def check_groups(self, groups: Mapping[str, str]) -> None:

@@ -109,7 +109,6 @@ class OutputStore:
     """
 
     def __init__(self, path: str | Path, members: int | None = None) -> None:
-        """Open a finished store."""
         self.path = Path(path)
         self.manifest = Manifest.load(_manifest_path(self.path))
         self._records = {case.case_id: case for case in self.manifest.cases}

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, pool
-from lightning_calib.kit.files import atomic_path, sha256, write_text
+from lightning_calib.kit.files import atomic_path, read_json, sha256, write_text
 from lightning_calib.outputs.case_check import check_case
 from lightning_calib.outputs.manifest import (
     CASES,
@@ -72,7 +72,6 @@ class OutputWriter:
         groups: Mapping[str, str] | None = None,
         preprocessing: Preprocessing | None = None,
     ) -> None:
-        """Open a new or an unfinished store."""
         self.path = Path(path)
         self.groups = dict(groups or {})
         self.manifest = Manifest(
@@ -199,7 +198,7 @@ class OutputWriter:
         if not done:
             raise StoreError(f"{self.path}: no case was written")
         records = tuple(self._record(case_id) for case_id in sorted(done))
-        manifest = Manifest(**{**vars(self.manifest), "cases": records})
+        manifest = replace(self.manifest, cases=records)
         manifest.save(self.path / MANIFEST)
         shutil.rmtree(self._facts, ignore_errors=True)
         for leftover in (self.path / CASES).glob(".*"):  # of processes that were killed while they wrote
@@ -210,7 +209,7 @@ class OutputWriter:
     def _record(self, case_id: str) -> CaseRecord:
         path = self._facts / f"{case_id}.json"
         if path.is_file():
-            return CaseRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return CaseRecord.from_dict(read_json(path))
         return self._finished[case_id]
 
     def _scores(self, case_id: str, logits: Tensor) -> dict[str, Tensor]:

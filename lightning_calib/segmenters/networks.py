@@ -48,7 +48,6 @@ class SmpNetwork(Network):
         options: dict[str, Any] | None = None,
         channels_last: bool = False,
     ) -> None:
-        """Keep the options."""
         self.arch, self.encoder_name = arch, encoder_name
         self.encoder_weights, self.options = encoder_weights, dict(options or {})
         self.channels_last = channels_last
@@ -105,7 +104,6 @@ class ResidualEncoderUNet(Network):
         decoder_convs: int = 1,
         deep_supervision: bool = True,
     ) -> None:
-        """Check that the stages agree."""
         self.features, self.blocks = list(features), list(blocks)
         self.strides = [1, *[2] * (len(self.features) - 1)] if strides is None else list(strides)
         self.decoder_convs, self.deep_supervision = decoder_convs, deep_supervision

@@ -59,7 +59,6 @@ class NnUNetSGD(Recipe):
         power: float = 0.9,
         clip: float | None = 12.0,
     ) -> None:
-        """Keep the options."""
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.power, self.clip = power, clip
 
@@ -92,7 +91,6 @@ class AdamWCosine(Recipe):
     def __init__(
         self, lr: float = 1e-3, weight_decay: float = 1e-2, warmup: float = 0.05, clip: float | None = 1.0
     ) -> None:
-        """Check the warm-up."""
         if not 0 <= warmup < 1:
             raise ValueError(f"warmup is a share of the training in [0, 1), got {warmup}")
         self.lr, self.weight_decay, self.warmup, self.clip = lr, weight_decay, warmup, clip

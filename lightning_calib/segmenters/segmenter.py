@@ -26,7 +26,6 @@ class Segmenter(nn.Module):
     """
 
     def __init__(self, body: nn.Module, divisor: Sequence[int], deep_supervision: bool = False) -> None:
-        """Keep the network and what sizes it takes."""
         super().__init__()
         self.body = body
         self.divisor = tuple(divisor)

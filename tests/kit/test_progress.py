@@ -33,3 +33,11 @@ def test_quiet_means_quiet(capsys):
     with Display(["ts"], quiet=True) as display:
         display.done("ts", "fitted", 1.0)
     assert capsys.readouterr().out == ""
+
+
+def test_a_job_of_unknown_length_began_when_the_last_one_ended(monkeypatch):
+    monkeypatch.setattr("time.monotonic", iter([100.0, 103.0, 104.0]).__next__)
+    display = Display(["ts", "ts"], quiet=True)
+    display.done("ts", "first")
+    display.done("ts", "second")
+    assert display.seconds["ts"] == [3.0, 1.0]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from lightning_calib.outputs.doctor.finding import Finding, Severity, has_errors
 from lightning_calib.outputs.doctor.images import Hashes, duplicates, leak, record_images, recorded_images
-from lightning_calib.outputs.doctor.labels import Agreement, label_range
-from lightning_calib.outputs.doctor.members import Twins
+from lightning_calib.outputs.doctor.labels import Agreement, Twins, label_range
 from lightning_calib.outputs.doctor.sample import take_sample
 from lightning_calib.outputs.doctor.scores import CHECKS, Check
 from lightning_calib.outputs.store import OutputStore

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_calib.datasets.readers import VOLUMES, read_nifti
+from lightning_calib.datasets.readers import VOLUMES, list_files, read_mask, read_nifti, suffix
 from lightning_calib.outputs.manifest import StoreError
 
 Array = NDArray[Any]
@@ -32,11 +32,8 @@ def array_files(folder: Path, suffixes: Sequence[str] = ARRAYS) -> dict[str, Pat
         StoreError: where there are none, or one name comes with two endings.
     """
     found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        ending = next((s for s in suffixes if path.name.lower().endswith(s)), None)
-        if ending is None or path.name.startswith("."):
-            continue
-        name = path.name[: -len(ending)]
+    for path in list_files(folder, suffixes):
+        name = path.name[: -len(suffix(path, suffixes))]
         if name in found:
             raise StoreError(f"{path} has the same name as {found[name]}: keep one of them")
         found[name] = path
@@ -65,6 +62,12 @@ def read_array(path: Path, key: str | None = None) -> ScoreFile:
         raise
     except Exception as problem:  # truncated, pickled or something else altogether: numpy and zipfile differ
         raise StoreError(f"{path} cannot be read as an array of numbers ({problem}): write it again") from problem
+
+
+def read_target(path: Path) -> ScoreFile:
+    """Labels of a mask file, with their geometry for NIfTI."""
+    geometry = read_nifti(path).geometry if path.name.lower().endswith(VOLUMES) else None
+    return ScoreFile(read_mask(path), geometry)
 
 
 def _only(path: Path, names: list[str], key: str | None) -> str:

@@ -1,40 +1,37 @@
 """Folders of arrays, one file a case, as members or with an axis of members."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_calib.datasets.readers import PICTURES, VOLUMES, read_mask, read_nifti
+from lightning_calib.datasets.readers import SUFFIXES, read_mask
 from lightning_calib.outputs.imports.arrays import ScoreFile, arrange, array_files, log_probs, read_array
-from lightning_calib.outputs.imports.loop import Imported, pair
+from lightning_calib.outputs.imports.loop import CaseSource, Imported, pair, paired_files
 from lightning_calib.outputs.manifest import Member, StoreError
 
 Array = NDArray[Any]
 Declared = Literal["logits", "probs"]
 
-_MASKS = (*PICTURES, ".npy", *VOLUMES)
 
-
-@dataclass(frozen=True)
-class ArrayFolders:
+@dataclass
+class ArrayFolders(CaseSource):
     """Score files of one ensemble.
 
     Args:
         scores: one folder a member, with files of the same names; or a single folder.
-        representation: what the files hold. It is never guessed from the values.
-        targets: folder of label files with the same names.
+        representation: what the files hold, logits or probs. It is never guessed from the values.
+        targets: folder of label files (.png, .npy, .nii.gz) with the same names.
         valid: folder of masks, not 0 where the networks predicted.
         key: name of the scores in NPZ files that hold several arrays.
         target_key: name of the labels in the NPZ files of the scores, in place of ``targets``.
         class_axis: axis of the classes in each file; None for the first that is not the members'.
-        member_axis: axis of the members in each file, where there is one.
+        member_axis: axis of the members in each file, where one file holds them all.
     """
 
-    scores: Sequence[Path]
+    scores: list[Path]
     representation: Declared
     targets: Path | None = None
     valid: Path | None = None
@@ -42,9 +39,6 @@ class ArrayFolders:
     target_key: str | None = None
     class_axis: int | None = None
     member_axis: int | None = None
-    _files: list[dict[str, Path]] = field(init=False, default_factory=list)
-    _labels: dict[str, Path] = field(init=False, default_factory=dict)
-    _valid: dict[str, Path] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find the files and see that they belong together."""
@@ -54,18 +48,15 @@ class ArrayFolders:
             raise StoreError("name the labels by --targets (a folder) or by --target_key (in the NPZ files), not both")
         if self.member_axis is not None and len(self.scores) != 1:
             raise StoreError(f"member_axis with {len(self.scores)} folders of scores: give one, with all members in it")
-        self._files.extend(array_files(folder) for folder in self.scores)
-        for folder, files in zip(self.scores[1:], self._files[1:], strict=True):
-            pair("scores", self.case_ids, list(files), folder)
-        for place, found, name in ((self.targets, self._labels, "target"), (self.valid, self._valid, "mask")):
-            if place is not None:
-                found.update(array_files(place, _MASKS))
-                pair(name, self.case_ids, list(found), place)
+        self.files = paired_files("scores", self.scores)
+        self.labels, self._valid = self._masks("target", self.targets), self._masks("mask", self.valid)
 
-    @property
-    def case_ids(self) -> list[str]:
-        """Names of the files without ending, sorted."""
-        return sorted(self._files[0])
+    def _masks(self, name: str, folder: Path | None) -> dict[str, Path]:
+        """Masks of all cases in a folder; none where no folder is named."""
+        found = {} if folder is None else array_files(folder, SUFFIXES)
+        if folder is not None:
+            pair(name, self.case_ids, list(found), folder)
+        return found
 
     def members(self) -> list[Member]:
         """The members: folders by name, or numbers along the member axis."""
@@ -75,21 +66,16 @@ class ArrayFolders:
         first = self.load(self.case_ids[0])
         return [Member(str(number)) for number in range(len(first.scores))]
 
-    @property
-    def spatial_dims(self) -> int:
-        """Axes of the first label map."""
-        return self._target(self.case_ids[0]).array.ndim
-
     def load(self, case_id: str) -> Imported:
         """Read one case."""
-        target = self._target(case_id)
-        found = [self._scores(files[case_id], target) for files in self._files]
+        target = self.target(case_id)
+        found = [self._scores(file, target) for file in self.files[case_id]]
         shapes = {array.array.shape for array in found}
         if len(shapes) > 1:
             raise StoreError(f"case {case_id}: members of different shapes {sorted(shapes)}; predict them alike")
         scores, zeros = np.concatenate([array.array for array in found]), 0
         if self.representation == "probs":
-            scores, zeros = log_probs(scores, f"case {case_id} ({self._files[0][case_id]})")
+            scores, zeros = log_probs(scores, f"case {case_id} ({self.files[case_id][0]})")
         valid = read_mask(self._valid[case_id]) != 0 if self._valid else None
         geometry = next((file.geometry for file in (*found, target) if file.geometry is not None), None)
         return Imported(scores, target.array, valid, geometry, zeros)
@@ -106,17 +92,11 @@ class ArrayFolders:
         same_place(path, file.geometry, target.geometry)
         return ScoreFile(array, file.geometry)
 
-    def _target(self, case_id: str) -> ScoreFile:
+    def target(self, case_id: str) -> ScoreFile:
         """Labels of a case, and where they lie."""
         if self.target_key is not None:
-            return ScoreFile(read_array(self._files[0][case_id], self.target_key).array)
-        return read_target(self._labels[case_id])
-
-
-def read_target(path: Path) -> ScoreFile:
-    """Labels of a mask file, with their geometry for NIfTI."""
-    geometry = read_nifti(path).geometry if path.name.lower().endswith(VOLUMES) else None
-    return ScoreFile(read_mask(path), geometry)
+            return ScoreFile(read_array(self.files[case_id][0], self.target_key).array)
+        return super().target(case_id)
 
 
 def same_place(path: Path, one: dict[str, Any] | None, other: dict[str, Any] | None) -> None:

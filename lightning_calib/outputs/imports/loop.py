@@ -1,7 +1,8 @@
 """The loop of every import: read a case, write a case, go on where it stopped."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from rich.progress import Progress
 
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.splits import group_cases
-from lightning_calib.outputs.manifest import Manifest, StoreError
+from lightning_calib.outputs.imports.arrays import ARRAYS, ScoreFile, array_files, read_target
+from lightning_calib.outputs.manifest import Manifest, Member, StoreError
 from lightning_calib.outputs.writer import OutputWriter
 
 Array = NDArray[Any]
@@ -37,6 +39,40 @@ class Imported:
     valid: Array | None = None
     geometry: dict[str, Any] | None = None
     zeros: int = 0
+
+
+class CaseSource(ABC):
+    """Cases of another program; a subclass finds its files in the constructor.
+
+    Attributes:
+        files: what is read of a case, by its name.
+        labels: label file of each case.
+    """
+
+    files: Mapping[str, Any]
+    labels: Mapping[str, Path]
+
+    @property
+    def case_ids(self) -> list[str]:
+        """Names of the cases, sorted."""
+        return sorted(self.files)
+
+    @property
+    def spatial_dims(self) -> int:
+        """Axes of the first label map."""
+        return self.target(self.case_ids[0]).array.ndim
+
+    def target(self, case_id: str) -> ScoreFile:
+        """Labels of a case, and where they lie."""
+        return read_target(self.labels[case_id])
+
+    @abstractmethod
+    def members(self) -> list[Member]:
+        """The members, in the order of their axis."""
+
+    @abstractmethod
+    def load(self, case_id: str) -> Imported:
+        """Read one case: scores ``(M, C, *S)`` on the grid of the labels."""
 
 
 def find_groups(case_ids: Sequence[str], pattern: str | None) -> dict[str, str]:
@@ -73,6 +109,14 @@ def import_cases(writer: OutputWriter, case_ids: Sequence[str], load: Callable[[
     if zeros:
         warnings.warn(_lost(zeros, voxels), stacklevel=2)
     return writer.finish(list(case_ids))
+
+
+def paired_files(name: str, folders: Sequence[Path], suffixes: Sequence[str] = ARRAYS) -> dict[str, list[Path]]:
+    """Files of each case, one a folder; every folder must have all cases."""
+    found = [array_files(folder, suffixes) for folder in folders]
+    for folder, files in zip(folders[1:], found[1:], strict=True):
+        pair(name, list(found[0]), list(files), folder)
+    return {case_id: [files[case_id] for files in found] for case_id in found[0]}
 
 
 def pair(name: str, ids: Sequence[str], others: Sequence[str], where: Path) -> None:

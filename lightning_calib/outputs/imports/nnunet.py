@@ -1,12 +1,13 @@
 """What nnU-Net's ``dataset.json`` says about classes."""
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning_calib.datasets.readers import SUFFIXES
+from lightning_calib.kit.files import read_json
+from lightning_calib.outputs.imports.arrays import array_files
 from lightning_calib.outputs.manifest import StoreError
 
 BACKGROUND = 0  # nnU-Net's own rule
@@ -36,7 +37,7 @@ def read_dataset_facts(path: Path) -> DatasetFacts:
         StoreError: naming what is missing, or why the model has no classes.
     """
     try:
-        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        facts: dict[str, Any] = read_json(path)
         labels: dict[str, Any] = dict(facts["labels"])
         ending = str(facts["file_ending"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -76,9 +77,7 @@ def label_files(folder: Path, ending: str, case_ids: Collection[str]) -> dict[st
         raise StoreError(
             f"labels of type {ending} in {folder} cannot be read: convert them to one of {' '.join(SUFFIXES)}"
         )
-    found = {p.name.removesuffix(ending): p for p in sorted(folder.glob(f"[!.]*{ending}"))} if folder.is_dir() else {}
-    if not found:
-        raise StoreError(f"{folder}: {'no files of ' + ending if folder.is_dir() else 'no such folder'}")
+    found = array_files(folder, (ending,))
     if unlabelled := sorted(set(case_ids) - set(found)):
         raise StoreError(f"no labels in {folder} for {len(unlabelled)} case(s): {', '.join(unlabelled[:20])}")
     return found

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_calib.kit.files import sha256
-from lightning_calib.outputs.imports.folder import read_target
-from lightning_calib.outputs.imports.loop import Imported
+from lightning_calib.outputs.imports.loop import CaseSource, Imported
 from lightning_calib.outputs.imports.nnunet import DatasetFacts, image_files, label_files, read_dataset_facts
 from lightning_calib.outputs.imports.orientation import find_orientation
 from lightning_calib.outputs.manifest import Member, StoreError
@@ -21,7 +20,7 @@ from lightning_calib.outputs.manifest import Member, StoreError
 Array = NDArray[Any]
 
 
-class FoldPredictor:
+class FoldPredictor(CaseSource):
     """Predicts cases with every fold of a model by itself.
 
     Tiles and mirrors are averaged in logit space and logits are resampled to the image's grid, all by nnU-Net's
@@ -46,7 +45,7 @@ class FoldPredictor:
         model: Path,
         images: Path,
         targets: Path,
-        folds: Sequence[int | str] | None = None,
+        folds: list[int | str] | None = None,
         checkpoint: str = "checkpoint_final.pth",
         tile_step_size: float = 0.5,
         mirror: bool = True,
@@ -54,7 +53,6 @@ class FoldPredictor:
         dataset_json: Path | None = None,
         trusted: bool = False,
     ) -> None:
-        """Find the files; the model is loaded when the first case is predicted."""
         self.model, self.checkpoint = model, checkpoint
         self.tile_step_size, self.mirror, self.device = tile_step_size, mirror, device
         self.facts: DatasetFacts = read_dataset_facts(dataset_json or model / "dataset.json")
@@ -64,18 +62,8 @@ class FoldPredictor:
                 f"loading {model} unpickles its checkpoints, which can run any program: if the model is your own or "
                 "from people you trust, say --trust_model_folder true; otherwise import --predictions"
             )
-        self._images = image_files(images, self.facts.file_ending)
-        self._labels = label_files(targets, self.facts.file_ending, self._images)
-
-    @property
-    def case_ids(self) -> list[str]:
-        """Names of the cases, sorted."""
-        return sorted(self._images)
-
-    @property
-    def spatial_dims(self) -> int:
-        """Axes of the first label map."""
-        return read_target(self._labels[self.case_ids[0]]).array.ndim
+        self.files = image_files(images, self.facts.file_ending)
+        self.labels = label_files(targets, self.facts.file_ending, self.files)
 
     def members(self) -> list[Member]:
         """One a fold, with the hash of its checkpoint."""
@@ -115,19 +103,19 @@ class FoldPredictor:
     def load(self, case_id: str) -> Imported:
         """Predict one case: logits ``(M, C, *S)`` on the grid of the label file."""
         logits, valid, labels = self.predict(case_id)
-        target = read_target(self._labels[case_id])
-        turn = find_orientation(labels, target.array, str(self._labels[case_id])).apply
+        target = self.target(case_id)
+        turn = find_orientation(labels, target.array, str(self.labels[case_id])).apply
         return Imported(turn(logits), target.array, None if valid.all() else turn(valid), target.geometry)
 
     def predict(self, case_id: str) -> tuple[Array, Array, Array]:
         """Logits ``(M, C, *S)``, predicted voxels ``(*S)`` and labels ``(*S)`` in nnU-Net's order of axes."""
-        it, files = self.predictor, [str(path) for path in self._images[case_id]]
+        it, files = self.predictor, [str(path) for path in self.files[case_id]]
         plans, configuration = it.plans_manager, it.configuration_manager
         with contextlib.redirect_stdout(io.StringIO()):
             preprocessor = configuration.preprocessor_class(verbose=False)
             data, _, facts = preprocessor.run_case(files, None, plans, configuration, it.dataset_json)
             folds = [self._fold(weights, torch.from_numpy(np.asarray(data)), facts) for weights in self._weights]
-            labels = plans.image_reader_writer_class().read_seg(str(self._labels[case_id]))[0][0]
+            labels = plans.image_reader_writer_class().read_seg(str(self.labels[case_id]))[0][0]
         full = np.zeros((len(folds), len(folds[0]), *facts["shape_before_cropping"]), dtype=np.float32)
         valid = np.zeros(full.shape[2:], dtype=bool)
         box = tuple(slice(a, b) for a, b in facts["bbox_used_for_cropping"])

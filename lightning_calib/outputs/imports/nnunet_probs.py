@@ -1,7 +1,7 @@
 """Probabilities that ``nnUNetv2_predict --save_probabilities`` wrote, one folder a fold."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_calib.datasets.grids import Box, nonzero_box
-from lightning_calib.outputs.imports.arrays import ScoreFile, array_files, log_probs, read_array
-from lightning_calib.outputs.imports.folder import read_target, same_place
-from lightning_calib.outputs.imports.loop import Imported, pair
-from lightning_calib.outputs.imports.nnunet import DatasetFacts, label_files, read_dataset_facts
+from lightning_calib.outputs.imports.arrays import ScoreFile, log_probs, read_array, read_target
+from lightning_calib.outputs.imports.folder import same_place
+from lightning_calib.outputs.imports.loop import CaseSource, Imported, paired_files
+from lightning_calib.outputs.imports.nnunet import label_files, read_dataset_facts
 from lightning_calib.outputs.imports.orientation import find_orientation
 from lightning_calib.outputs.manifest import Member, StoreError
 
@@ -21,8 +21,8 @@ Array = NDArray[Any]
 KEY = "probabilities"
 
 
-@dataclass(frozen=True)
-class ProbabilityFolders:
+@dataclass
+class ProbabilityFolders(CaseSource):
     """Folders of ``<case>.npz`` with the segmentation ``<case><file_ending>`` beside.
 
     The segmentation is the argmax of the probabilities, so that it proves the order of axes; and being an image file
@@ -38,39 +38,21 @@ class ProbabilityFolders:
     predictions: Sequence[Path]
     targets: Path
     dataset_json: Path | None = None
-    _files: list[dict[str, Path]] = field(init=False, default_factory=list)
-    _labels: dict[str, Path] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find the files and see that they belong together."""
         if not self.predictions:
             raise StoreError("no folder of predictions: name one for each fold")
-        facts = self.facts
-        self._files.extend(array_files(folder, (".npz",)) for folder in self.predictions)
-        for folder, files in zip(self.predictions[1:], self._files[1:], strict=True):
-            pair("probabilities", self.case_ids, list(files), folder)
-        needed = [folder / f"{case_id}{facts.file_ending}" for folder in self.predictions for case_id in self.case_ids]
+        self.facts = read_dataset_facts(self.dataset_json or self.predictions[0] / "dataset.json")
+        ending = self.facts.file_ending
+        self.files = paired_files("probabilities", self.predictions, (".npz",))
+        needed = [folder / f"{case_id}{ending}" for folder in self.predictions for case_id in self.case_ids]
         if lacking := [path for path in needed if not path.is_file()]:
             raise StoreError(
                 f"{lacking[0]} and {len(lacking) - 1} more are missing: geometry and order of axes come from the "
                 "segmentation that nnU-Net writes beside the probabilities"
             )
-        self._labels.update(label_files(self.targets, facts.file_ending, self.case_ids))
-
-    @property
-    def facts(self) -> DatasetFacts:
-        """Classes and file ending."""
-        return read_dataset_facts(self.dataset_json or self.predictions[0] / "dataset.json")
-
-    @property
-    def case_ids(self) -> list[str]:
-        """Names of the cases, sorted."""
-        return sorted(self._files[0])
-
-    @property
-    def spatial_dims(self) -> int:
-        """Axes of the first label map."""
-        return read_target(self._labels[self.case_ids[0]]).array.ndim
+        self.labels = label_files(self.targets, ending, self.case_ids)
 
     def members(self) -> list[Member]:
         """One a folder."""
@@ -79,22 +61,22 @@ class ProbabilityFolders:
 
     def load(self, case_id: str) -> Imported:
         """Read one case: log-probabilities ``(M, C, *S)`` on the grid of the file, with what was cropped marked."""
-        target = read_target(self._labels[case_id])
-        members = [self._member(folder, case_id, target) for folder in self.predictions]
+        target = self.target(case_id)
+        members = [self._member(path, case_id, target) for path in self.files[case_id]]
         probs = np.stack([member.array for member in members])
         box = filled_box(probs)
         inside = tuple(slice(a, b) for a, b in box)
         whole = all(b - a == n for (a, b), n in zip(box, target.array.shape, strict=True))
-        scores, _ = log_probs(probs, f"case {case_id} ({self._files[0][case_id]})")
+        scores, _ = log_probs(probs, f"case {case_id} ({self.files[case_id][0]})")
         zeros = int((probs[(slice(None), slice(None), *inside)] == 0).sum())
         valid = np.zeros(target.array.shape, dtype=bool)
         valid[inside] = True
         return Imported(scores, target.array, None if whole else valid, members[0].geometry, zeros)
 
-    def _member(self, folder: Path, case_id: str, target: ScoreFile) -> ScoreFile:
+    def _member(self, path: Path, case_id: str, target: ScoreFile) -> ScoreFile:
         """Probabilities ``(C, *S)`` of one fold, turned to the order of axes of the segmentation's file."""
-        path = folder / f"{case_id}.npz"
-        probs, segmentation = read_array(path, KEY).array, read_target(folder / f"{case_id}{self.facts.file_ending}")
+        probs = read_array(path, KEY).array
+        segmentation = read_target(path.with_name(f"{case_id}{self.facts.file_ending}"))
         if probs.ndim == segmentation.array.ndim + 2 and probs.shape[1] == 1:  # nnU-Net holds pictures as one slice
             probs = probs[:, 0]
         if len(probs) != len(self.facts.class_names):
