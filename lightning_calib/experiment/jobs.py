@@ -1,5 +1,6 @@
 """What an experiment's jobs do, wherever they run: search and fit a pipeline, or score all pipelines of a pooling."""
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,8 @@ def fit_job(work: Work, job: FitJob) -> None:
     alone = {"devices": 1, "strategy": "auto"} if _looks_around(job) else {}
     if found.final_fit(make_trainer({**work.trainer, **alone}, journal, write, max_epochs=epochs)) is None:
         write.write(None)  # nothing was better than no calibration
+    del found, write
+    gc.collect()  # a Trainer and its task hold each other, and with them the prepared voxels of the search
     records.add_timing(work.folder(job), fit=time.perf_counter() - started)
 
 
