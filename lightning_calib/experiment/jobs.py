@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def fit_job(work: Work, job: FitJob) -> None:
     # Adam takes one image a step, which several processes cannot share without making another fit of it.
     alone = {"devices": 1, "strategy": "auto"} if _looks_around(job) else {}
     if found.final_fit(make_trainer({**work.trainer, **alone}, journal, write, max_epochs=epochs)) is None:
-        write.write(None)  # nothing was better than no calibration
+        write.write({})  # nothing was better than no calibration
     del found, write
     gc.collect()  # a Trainer and its task hold each other, and with them the prepared voxels of the search
     records.add_timing(work.folder(job), fit=time.perf_counter() - started)
@@ -108,31 +108,34 @@ def _looks_around(job: FitJob) -> bool:
 
 
 class WriteFit(Callback):
-    """Writes a fit when its Trainer is done, in the first process only."""
+    """Writes a fit when its Trainer is done, in the first process only.
+
+    It goes to the Trainer's processes, so it takes along what is written and nothing else of the search.
+    """
 
     def __init__(self, work: Work, job: FitJob, found: SearchResult, class_names: list[str]) -> None:
-        self.work, self.job, self.found, self.class_names = work, job, found, class_names
+        self.folder, self.class_names = work.folder(job), class_names
+        self.calibrator, self.trials, self.curve = found.calibrator, found.trials, found.curve
+        self.record = records.FitRecord(
+            repeat=job.repeat,
+            pipeline=job.pipeline,
+            settings_hash=work.experiment.fit_hash(job),
+            hyperparameters=found.hyperparameters,
+            val_nll=found.val_nll,
+            identity_val_nll=found.identity_val_nll,
+        )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write what came out."""
         if trainer.is_global_zero:
             assert isinstance(pl_module, CalibrationTask)
-            self.write(pl_module)
+            self.calibrator = pl_module.calibrator.cpu()
+            self.write({} if pl_module.machine is None else pl_module.machine.describe())
 
-    def write(self, task: CalibrationTask | None) -> None:
-        """Write the files of the fit, of the identity without a task."""
-        found, job = self.found, self.job
-        record = records.FitRecord(
-            repeat=job.repeat,
-            pipeline=job.pipeline,
-            settings_hash=self.work.experiment.fit_hash(job),
-            hyperparameters=found.hyperparameters,
-            val_nll=found.val_nll,
-            identity_val_nll=found.identity_val_nll,
-            certificate={} if task is None or task.machine is None else task.machine.describe(),
-        )
-        calibrator = found.calibrator if task is None else task.calibrator.cpu()
-        records.write_fit(self.work.folder(job), record, calibrator, found.trials, found.curve, self.class_names)
+    def write(self, certificate: dict[str, Any]) -> None:
+        """Write the files of the fit."""
+        record = replace(self.record, certificate=certificate)
+        records.write_fit(self.folder, record, self.calibrator, self.trials, self.curve, self.class_names)
 
 
 def evaluation_job(work: Work, job: EvaluationJob) -> None:
