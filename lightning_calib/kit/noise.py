@@ -27,6 +27,8 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 def quiet() -> None:
     """Keep libraries from talking into a progress display; also in worker processes."""
+    import pytorch_lightning  # noqa: F401  # it sets the level of its logger when it is imported
+
     silence()
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
