@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -130,7 +131,7 @@ class Loader:
         size = raw.shape[:2]
         transform = ImageTransform(image_size=self.facts.image_size, normalization=normalization)
         image, _ = transform(raw, np.zeros(size, np.uint8), np.random.default_rng(0))
-        return LoadedImage(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), _resize_to(size))
+        return LoadedImage(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), partial(_resize, size))
 
     def _volume(self, case: Case) -> LoadedImage:
         volume = self.read(case, True)
@@ -188,12 +189,8 @@ def _as_is(logits: Tensor) -> Tensor:
     return logits
 
 
-def _resize_to(size: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+def _resize(size: tuple[int, ...], logits: Tensor) -> Tensor:
     """Bilinear resizing of ``(C, H, W)``; nothing where the size is right."""
-
-    def restore(logits: Tensor) -> Tensor:
-        if logits.shape[1:] == size:
-            return logits
-        return interpolate(logits[None], size=size, mode="bilinear", align_corners=False)[0]
-
-    return restore
+    if logits.shape[1:] == size:
+        return logits
+    return interpolate(logits[None], size=size, mode="bilinear", align_corners=False)[0]
