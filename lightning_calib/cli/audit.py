@@ -39,11 +39,11 @@ def audit(
     found = audits.audit(calibrator, OutputStore(outputs), pooling or fitted_pooling(calibrator), cases, outside)
     path = destination or calibrator.with_name("audit.json")
     write_json(path, found)
-    print(json_format.dumps(found) if json else _told(found, path))
+    print(json_format.dumps(found) if json else _account(found, path))
     return 0 if found["passed"] else 1
 
 
-def _told(found: dict[str, Any], path: Path) -> str:
+def _account(found: dict[str, Any], path: Path) -> str:
     declared, measured = found["declared"], found["measured"]
     invariant, kept = ([facts[key] for facts in (declared, measured)] for key in ("translation_invariant", "preserves"))
     shifted = f"largest change under random shifts {measured['shift_change']:.3g}"

@@ -59,11 +59,11 @@ def reproduce(
         code = 1 if study.failed(facts) else code
     page = build_report(folder, Path(outputs), folder.resolve().parent / "report", preserve)
     facts = {"calibration": str(folder), "report": str(page), "studies": made, "left_out": left_out}
-    print(json_format.dumps(facts) if json else _told(facts))
+    print(json_format.dumps(facts) if json else _outcome(facts))
     return code
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _outcome(facts: dict[str, Any]) -> str:
     lines = [f"studies: {', '.join(facts['studies']) or 'none'}"]
     lines += [f"left out {name}: {reason}" for name, reason in facts["left_out"].items()]
     return "\n".join([*lines, f"report:  {facts['report']}"])

@@ -40,7 +40,7 @@ def card(deployment: Deployment, results: Results) -> str:
         _KEEPS[deployment.name.preserves]
         + (" Shifts of the logits change nothing." if deployment.name.translation_invariant else ""),
         "## Expected performance",
-        _told(results),
+        _performance(results),
         score_table(deployment, results),
         f"![Reliability diagram]({DIAGRAM})",
         "## What it is",
@@ -54,7 +54,7 @@ def card(deployment: Deployment, results: Results) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _told(results: Results) -> str:
+def _performance(results: Results) -> str:
     repeats = len(results.repeats)
     return (
         f"Measured in {repeats} repeat{'s' if repeats != 1 else ''} of the protocol: fitted on one part of the cases, "

@@ -149,7 +149,7 @@ def fit_all(work: Work, executor: Executor, display: bool) -> None:
             if error is not None:
                 folder = work.folder(job)
                 records.write_failed_fit(folder, job.repeat, job.pipeline, experiment.fit_hash(job), error)
-            shown.done(job.name.calibrator, _told("fitted", job, error), _seconds(work, job, "fit"))
+            shown.done(job.name.calibrator, _line("fitted", job, error), _seconds(work, job, "fit"))
 
 
 def evaluate_all(work: Work, executor: Executor, display: bool) -> None:
@@ -171,7 +171,7 @@ def _evaluate(work: Work, executor: Executor, jobs: list[EvaluationJob], display
             if error is not None:
                 failed[job] = error
             seconds = max(_seconds(work, fit, "evaluation_pass") for fit in job.fits)
-            shown.done(f"evaluation {job.pooling}", _told("evaluated", job, error), seconds)
+            shown.done(f"evaluation {job.pooling}", _line("evaluated", job, error), seconds)
     return failed
 
 
@@ -197,5 +197,5 @@ def _seconds(work: Work, job: FitJob, step: str) -> float:
     return float(read_json(path).get(step, 0.0)) if path.is_file() else 0.0
 
 
-def _told(verb: str, job: FitJob | EvaluationJob, error: str | None) -> str:
+def _line(verb: str, job: FitJob | EvaluationJob, error: str | None) -> str:
     return f"{verb} {job}" if error is None else f"FAILED {job} ({error.splitlines()[0]})"

@@ -159,7 +159,7 @@ class Shift(Study):
         tables.append(_changes(self.read("degradation.csv", ScoreRow), names, changed))
         lead = (
             "Calibrators were fitted on clean images and meet changed ones: nothing is fitted again. "
-            f"{_told(facts)} Labels are untouched."
+            f"{_corruptions(facts)} Labels are untouched."
         )
         return Section(self.key, self.title, lead, (*_sheet(facts), picture), tuple(tables))
 
@@ -188,7 +188,7 @@ def _corruption(store: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _corruptions(facts: dict[str, Any]) -> str:
     """How many images got which corruption."""
     known = next((entry for entry in facts["corruptions"].values() if entry), None)
     if known is None:

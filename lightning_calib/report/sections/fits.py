@@ -58,7 +58,7 @@ def _row(inputs: Inputs, name: str, fits: dict[int, FitRecord]) -> Row:
         _converged([bool(c["converged"]) for c in certificates if "converged" in c]),
         Cell(_joined(format_count(c["passes"]) for c in certificates if c.get("passes") is not None)),
         Cell(format_scientific(max(gradients, default=None))),
-        Cell(_joined(_told(fit, calibrated) for fit in done), style="words"),
+        Cell(_joined(_choice(fit, calibrated) for fit in done), style="words"),
         Cell(before),
         Cell(after),
         Cell(format_seconds(sum(seconds) if seconds else None), sum(seconds)),
@@ -89,7 +89,7 @@ def _parameters(inputs: Inputs, name: str) -> str:
     return f"{format_count(calibrator.num_optimized)} / {format_count(calibrator.num_identifiable)}"
 
 
-def _told(fit: FitRecord, calibrated: bool) -> str:
+def _choice(fit: FitRecord, calibrated: bool) -> str:
     """Hyperparameters, or that no trial was better than leaving the ensemble as it is."""
     if calibrated and fit.val_nll == fit.identity_val_nll:
         return "no trial was better than no calibration"
