@@ -297,6 +297,6 @@ def import_nnunet(outputs: str | Path, targets: str | Path, **options: Any) -> O
     """Results of nnU-Net v2 as a store; the options are those of ``calibrate.py import nnunet``."""
     from lightning_calib.cli.import_outputs import import_nnunet as command
 
-    if command(Path(outputs), Path(targets), **options):
+    if command(outputs=Path(outputs), targets=Path(targets), **options):
         raise ValueError(f"the examination of {outputs} found an error; see above")
     return OutputStore(outputs)

@@ -9,6 +9,7 @@ import torch
 
 import lightning_calib as lc
 from tests.experiment.synthetic import label_map, member_logits, write_outputs
+from tests.outputs.test_import_nnunet import write_predictions
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +90,11 @@ def test_a_store_is_made_of_arrays(tmp_path):
         lc.from_arrays(tmp_path / "other", logits, {"a": target["a"]})
     with pytest.raises(ValueError, match="no cases"):
         lc.from_arrays(tmp_path / "other", {}, {})
+
+
+def test_nnunet_results_are_a_store(tmp_path):
+    write_predictions(tmp_path)
+    folds = [tmp_path / "fold_0", tmp_path / "fold_1"]
+    store = lc.import_nnunet(tmp_path / "outputs", tmp_path / "labels", predictions=folds)
+    assert store.manifest.num_members == 2
+    assert store.manifest.representation == "log_probs"
