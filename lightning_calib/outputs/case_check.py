@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from lightning_calib.outputs.manifest import Manifest, StoreError
+from lightning_calib.outputs.manifest import Manifest, StoreError, check_case_id
 
 
 def check_case(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
@@ -15,8 +15,7 @@ def check_case(manifest: Manifest, case_id: str, logits: Tensor, target: Tensor,
         target: labels ``(*S)``.
         valid: where the networks predicted, ``(*S)``.
     """
-    if not case_id or case_id.startswith(".") or not case_id.isprintable() or set(case_id) & set("/\\"):
-        raise StoreError(f"case id {case_id!r} cannot name a file: no slashes, no leading dot, not empty")
+    check_case_id(case_id)
     _check_shapes(manifest, case_id, logits, target, valid)
     if not logits.is_floating_point() or not logits.isfinite().all():
         raise StoreError(f"case {case_id}: scores hold NaN, infinity or integers; did the training diverge?")

@@ -58,7 +58,8 @@ class CaseRecord:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Self:
-        """Read a record from its JSON form."""
+        """Read a record from its JSON form; an id that would lead out of the store is refused."""
+        check_case_id(facts["case_id"])
         return cls(**{**facts, "shape": tuple(facts["shape"])})
 
 
@@ -178,6 +179,13 @@ class Manifest:
             return cls(**facts)
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:
             raise StoreError(f"{path} is not the manifest of an output store: {problem!r}") from problem
+
+
+def check_case_id(case_id: str) -> None:
+    """Refuse ids that cannot name a file of their own: they become parts of paths, here and in results."""
+    text = case_id if isinstance(case_id, str) else ""
+    if not text or text.startswith(".") or not text.isprintable() or set(text) & set("/\\"):
+        raise StoreError(f"case id {case_id!r} cannot name a file: no slashes, no leading dot, not empty")
 
 
 def case_path(root: Path, case_id: str) -> Path:
