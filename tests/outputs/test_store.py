@@ -19,7 +19,6 @@ from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.outputs.manifest import Member, StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from tests.stores import write_store
 
 NAMES = ["sky", "road", "car"]
 MEMBERS = [Member("0", "a.ckpt", "00"), Member("1", "b.ckpt", "11")]
@@ -336,7 +335,7 @@ def test_the_example_of_the_documentation_runs(capsys):
 
 @pytest.mark.parametrize("case_id", ["../../deployed/deployment", "/etc/passwd", "..", "", "a\\b", ".hidden", 3])
 def test_an_id_that_leads_out_of_the_store_is_refused_on_every_load(tmp_path, case_id):
-    write_store(tmp_path / "outputs", cases=1)
+    write_store(tmp_path / "outputs", count=1)
     manifest = tmp_path / "outputs" / "manifest.json"
     facts = json.loads(manifest.read_text())
     facts["cases"][0]["case_id"] = case_id
