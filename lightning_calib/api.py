@@ -12,8 +12,9 @@ from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, Identity, build
 from lightning_calib.experiment import plan, results
+from lightning_calib.experiment.advice import Preserve, Recommendation
 from lightning_calib.experiment.comparisons import compared
-from lightning_calib.experiment.recommend import Preserve, Recommendation, recommend
+from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.summary import paired_comparisons
 from lightning_calib.functional.scores import reliability_table
 from lightning_calib.metrics.plots import draw_reliability

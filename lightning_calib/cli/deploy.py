@@ -6,7 +6,7 @@ from pathlib import Path
 from lightning_calib.deployment.deploy import deploy as write_deployment
 from lightning_calib.deployment.folder import CARD
 from lightning_calib.deployment.refit import Cases
-from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.recommend import recommend as choose
 from lightning_calib.experiment.results import Results
 from lightning_calib.outputs.store import OutputStore

@@ -4,9 +4,7 @@ import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 
-from lightning_calib.experiment.recommend import Preserve, describe
-from lightning_calib.experiment.recommend import recommend as choose
-from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.advice import Preserve, Recommendation, describe, stored_advice
 from lightning_calib.kit.files import plain
 
 
@@ -21,10 +19,16 @@ def recommend(
         translation_invariant: take only pipelines to which shifts of the logits do not matter.
         json: print the recommendation as JSON.
     """
-    results = Results(calibration)
-    found = choose(results, preserve, translation_invariant)
-    if json:
-        print(json_format.dumps(plain(asdict(found), digits=10)))
-    else:
-        print(describe(found, len(results.repeats)))
+    stored = stored_advice(calibration, preserve) if translation_invariant else None
+    found, repeats = stored or _computed(calibration, preserve, translation_invariant)
+    print(json_format.dumps(plain(asdict(found), digits=10)) if json else describe(found, repeats))
     return 0
+
+
+def _computed(calibration: Path, preserve: Preserve, translation_invariant: bool) -> tuple[Recommendation, int]:
+    """What the summary does not hold; this takes torch, and seconds."""
+    from lightning_calib.experiment.recommend import recommend as choose
+    from lightning_calib.experiment.results import Results
+
+    results = Results(calibration)
+    return choose(results, preserve, translation_invariant), len(results.repeats)

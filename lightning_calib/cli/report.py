@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.report.build import build_report
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_calib.cli.run import run
 from lightning_calib.cli.study import study_executor
-from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import MissingInput

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
+from lightning_calib.experiment.advice import Preserve, describe
 from lightning_calib.experiment.plan import Experiment
-from lightning_calib.experiment.recommend import Preserve, describe, recommend
+from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.noise import quiet
 from lightning_calib.report.build import build_report

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.executors.local import LocalExecutor
-from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.noise import quiet
 from lightning_calib.report.build import build_report

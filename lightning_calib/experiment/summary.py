@@ -10,8 +10,9 @@ import numpy as np
 from lightning_calib.calibrators.pipeline import PAPER_BLOCKS, PipelineName
 from lightning_calib.calibrators.registry import build
 from lightning_calib.experiment import layout
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.comparisons import MATCHED_PAIRS, Comparison, compare, compared
-from lightning_calib.experiment.recommend import Preserve, eligible, recommend
+from lightning_calib.experiment.recommend import eligible, recommend
 from lightning_calib.experiment.records import has_scores
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import BandRow, BinRow, PooledRow, read_cases, read_rows, write_cases, write_rows

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import ResultsError
-from lightning_calib.experiment.recommend import Preserve
 from lightning_calib.kit.files import write_text
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs

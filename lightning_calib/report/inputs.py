@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.experiment.recommend import Preserve
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.results import Results
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.tables import Table

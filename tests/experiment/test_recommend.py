@@ -1,15 +1,18 @@
 """The recommendation looks at `val` alone and is honest about `test`."""
 
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.recommend import describe, eligible, recommend
+from lightning_calib.experiment.advice import describe, stored_advice
+from lightning_calib.experiment.recommend import eligible, recommend
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_cases, write_cases
-from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.files import plain, read_json, write_json
 from tests.experiment.synthetic import write_results
 
 
@@ -95,3 +98,30 @@ def _only(results, name):
     narrowed = Results(results.folder)
     narrowed.settings = results.settings | {"pipelines": [name]}
     return narrowed
+
+
+@pytest.mark.parametrize("preserve", ["order", "argmax", "none"])
+def test_what_is_stored_is_what_is_computed(results, preserve):
+    computed = recommend(results, preserve)
+    stored, repeats = stored_advice(results.folder, preserve)
+    assert repeats == 3
+    assert plain(asdict(stored)) == plain(asdict(computed), digits=10)
+    assert describe(stored, 3) == describe(computed, 3)
+
+
+def test_advice_that_is_not_there_is_none(tmp_path):
+    assert stored_advice(tmp_path, "order") is None
+    write_json(tmp_path / layout.SUMMARY, {"recommendation": {"order": None}, "repeats": 3})
+    assert stored_advice(tmp_path, "order") is None
+    (tmp_path / layout.SUMMARY).write_text("{")
+    assert stored_advice(tmp_path, "order") is None
+
+
+def test_stored_advice_takes_no_torch(results):
+    code = f"""
+import sys
+from lightning_calib.cli.calibrate import main
+assert main(["recommend", "--calibration", {str(results.folder)!r}]) == 0
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.experiment.recommend import doubt
+from lightning_calib.experiment.advice import doubt
 from lightning_calib.experiment.statistics import PAIRED_REPLICATES, Interval
 from lightning_calib.kit.tables import Cell, Column, Row, Table
 from lightning_calib.metrics.score import SCORES, Score, main_scores
