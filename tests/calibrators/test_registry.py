@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from lightning_calib.report.table_files import latex_name
 from torch import nn
 
 from lightning_calib.calibrators import (
@@ -23,6 +22,7 @@ from lightning_calib.calibrators import (
 from lightning_calib.calibrators.registry import registered_name
 from lightning_calib.report.glossary import explain
 from lightning_calib.report.html import render
+from lightning_calib.report.main_table import latex_name
 from tests.calibrators.strangers import BiasOnly
 
 MODULE = '''
