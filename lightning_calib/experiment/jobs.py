@@ -95,16 +95,12 @@ def fit_job(work: Work, job: FitJob) -> None:
     )
     write = WriteFit(work, job, found, data.class_names)
     # Adam takes one image a step, which several processes cannot share without making another fit of it.
-    alone = {"devices": 1, "strategy": "auto"} if _looks_around(job) else {}
+    alone = {"devices": 1, "strategy": "auto"} if job.local else {}
     if found.final_fit(make_trainer({**work.trainer, **alone}, journal, write, max_epochs=epochs)) is None:
         write.write({})  # nothing was better than no calibration
     del found, write
     gc.collect()  # a Trainer and its task hold each other, and with them the prepared voxels of the search
     records.add_timing(work.folder(job), fit=time.perf_counter() - started)
-
-
-def _looks_around(job: FitJob) -> bool:
-    return job.name.cls.looks_at == "neighbourhood"
 
 
 class WriteFit(Callback):

@@ -40,6 +40,11 @@ class FitJob:
         """The pipeline's parts."""
         return PipelineName.parse(self.pipeline)
 
+    @property
+    def local(self) -> bool:
+        """Whether the calibrator looks at neighbours: it is fitted by adam over whole images, which takes longest."""
+        return self.name.cls.looks_at == "neighbourhood"
+
     def seed(self, seed: int) -> int:
         """The job's own seed, from the experiment's seed, the repeat and the pipeline.
 
@@ -163,13 +168,13 @@ class Experiment:
 
     def trials_of(self, job: FitJob) -> int:
         """Trials that a job gets."""
-        if _is_local(job) and self.lts_trials is not None:
+        if job.local and self.lts_trials is not None:
             return self.lts_trials
         return self.trials
 
     def epochs_of(self, job: FitJob, default: int) -> int:
         """Most epochs that a job gets of adam."""
-        return self.lts_epochs if _is_local(job) else default
+        return self.lts_epochs if job.local else default
 
     def split(self, repeat: int) -> Split:
         """Cases of the parts of a repeat."""
@@ -197,7 +202,7 @@ class Experiment:
 
     def fit_hash(self, job: FitJob) -> str:
         """Hash of everything that a fit depends on; the thread count is not part of it."""
-        local = {"lts_epochs": self.lts_epochs} if _is_local(job) else {}
+        local = {"lts_epochs": self.lts_epochs} if job.local else {}
         fewer = {} if self.members is None else {"members": self.members}
         split = self.split(job.repeat)
         return digest(
@@ -246,8 +251,3 @@ class Experiment:
             "bands": list(BANDS),
             "versions": versions,
         }
-
-
-def _is_local(job: FitJob) -> bool:
-    """Whether a calibrator looks at neighbours: it is fitted by adam over whole images."""
-    return job.name.cls.looks_at == "neighbourhood"

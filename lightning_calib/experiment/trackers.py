@@ -13,6 +13,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lightning_calib.kit.files import plain, write_csv, write_json
 from lightning_calib.kit.registry import Registry
+from lightning_calib.kit.tables import Table
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ def log_table(logger: Logger, key: str, columns: Sequence[str], rows: Sequence[S
     """Hand over a table in the tracker's own way; one that takes none gets none."""
     kind, data = type(logger).__name__, [list(row) for row in rows]
     if kind == "TensorBoardLogger":
-        logger.experiment.add_text(key, _markdown(columns, data))  # type: ignore[attr-defined]
+        texts = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in data]
+        logger.experiment.add_text(key, Table.of(key, "", columns, texts).grid())  # type: ignore[attr-defined]
     elif kind == "MLFlowLogger":  # the form of MLflow's own tables
         content = {"columns": list(columns), "data": plain(data)}
         logger.experiment.log_dict(logger.run_id, content, f"{key}.json")  # type: ignore[attr-defined]
@@ -186,9 +188,3 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | bool) else str(value)
     return found
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    cells = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    lines = ["| " + " | ".join(line) + " |" for line in ([*columns], *cells)]
-    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])

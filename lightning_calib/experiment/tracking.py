@@ -8,6 +8,7 @@ from typing import Any
 
 from pytorch_lightning.loggers.logger import Logger
 
+from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.journal import Follower
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.trackers import TRACKERS, Tracked, close, log_config, log_figure, log_table
@@ -83,7 +84,7 @@ def tracking(
 def final_figures(results: Results) -> dict[str, float]:
     """Means of every pipeline, and of the recommended and the uncalibrated one under keys of their own."""
     entries = results.summary["pipelines"]
-    named = {name.replace("(", "-").replace(")", ""): name for name in entries}
+    named = {PipelineName.parse(name).slug: name for name in entries}
     advice = results.summary["recommendation"].get("order")
     if advice is not None:
         named["recommended"] = advice["pipeline"]
