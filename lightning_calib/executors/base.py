@@ -1,10 +1,13 @@
 """What every executor does: run jobs somewhere, and say what became of each."""
 
+import difflib
+import inspect
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
 from lightning_calib.kit.registry import Registry
 
@@ -15,10 +18,23 @@ TRACEBACK_LINES = 30
 
 @dataclass(frozen=True)
 class Outcome(Generic[Job]):
-    """What became of a job: its error is None where it went well."""
+    """What became of a job.
+
+    Attributes:
+        job: the job.
+        error: what went wrong, the reason first; None where it went well.
+        node: the machine that it ran on, where the executor knows.
+        log: the end of what the job printed and warned.
+    """
 
     job: Job
     error: str | None = None
+    node: str | None = None
+    log: str = ""
+
+
+class ExecutorError(ValueError):
+    """Jobs cannot run where they were meant to; the message says why, and the remedy."""
 
 
 class Executor(ABC):
@@ -40,6 +56,17 @@ class Executor(ABC):
     def run(self, jobs: Sequence[Job], work: Callable[[Job], None]) -> Iterator[Outcome[Job]]:
         """Do all jobs, handed out in their order, and yield each outcome as it comes."""
 
+    def check(self, folders: Sequence[Path]) -> None:  # noqa: B027  # one machine has nothing to check
+        """Make sure that every machine sees these folders, before anything starts; they are made where missing.
+
+        Raises:
+            ExecutorError: naming the machine that does not.
+        """
+
+    def doing(self) -> dict[str, list[str]]:
+        """What each machine does now: its jobs as text, by its name."""
+        return {}
+
     def __enter__(self) -> Self:
         """Processes are started when there are jobs for them."""
         return self
@@ -58,9 +85,66 @@ EXECUTORS: Registry[type[Executor]] = Registry(
 )
 
 
+COMMON = ("slots", "threads", "start")  # what commands say about every executor, and users do not
+Choice = str | Mapping[str, Any] | Executor
+
+
 def register_executor(name: str, executor: type[Executor]) -> type[Executor]:
-    """Make an executor known by name; its constructor takes ``slots``, ``threads`` and ``start``."""
+    """Make an executor known by name.
+
+    Its constructor takes ``slots`` (None for as many as fit), ``threads`` and ``start``. Further arguments of it are
+    options of the command line: ``--executor.<name>``.
+    """
     return EXECUTORS.register(name, executor)
+
+
+def make_executor(
+    choice: Choice,
+    slots: int | None = None,
+    threads: int = 1,
+    start: Callable[[], None] | None = None,
+) -> Executor:
+    """The executor that a user chose.
+
+    Args:
+        choice: its name; a mapping with its ``name`` and options, as a config file holds it; or an executor, which is
+            taken as it is.
+        slots: jobs at a time; None leaves it to the executor.
+        threads: threads a job.
+        start: called once in every process before its first job; importable by name.
+
+    Example:
+        >>> make_executor("local", slots=2).slots
+        2
+        >>> make_executor({"name": "local", "adress": "auto"})
+        Traceback (most recent call last):
+        ...
+        ValueError: the executor local has no option 'adress'; it takes none
+    """
+    if isinstance(choice, Executor):
+        return choice
+    named = {"name": choice} if isinstance(choice, str) else choice
+    options = {key: value for key, value in named.items() if key != "name"}
+    name = str(named.get("name", "local"))
+    kind = EXECUTORS[name]
+    refuse_unknown(name, kind, options)
+    return kind(slots=slots, threads=threads, start=start, **options)  # type: ignore[call-arg]
+
+
+def own_options(kind: type[Executor]) -> list[str]:
+    """Names of the options that an executor has beyond those of all."""
+    return [name for name in inspect.signature(kind).parameters if name not in COMMON]
+
+
+def refuse_unknown(name: str, kind: type[Executor], options: Mapping[str, Any]) -> None:
+    """Refuse an option that an executor does not have, and name the nearest."""
+    known = own_options(kind)
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ValueError(f"the executor {name} has no option {option!r}; {guess}{takes}")
 
 
 def attempt(work: Callable[[Job], None], job: Job) -> str | None:
