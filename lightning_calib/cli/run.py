@@ -22,7 +22,7 @@ from lightning_calib.report.main_table import NOT_INVARIANT
 
 def run(
     workers: int | None = None,
-    executor: str = "local",
+    executor: str | dict[str, Any] = "local",
     report: bool = True,
     logger: str = "csv",
     experiment: str | None = None,

@@ -81,7 +81,12 @@ class Executor(ABC):
 
 
 EXECUTORS: Registry[type[Executor]] = Registry(
-    "executor", "lightning_calib.executors", {"local": "lightning_calib.executors.local:LocalExecutor"}
+    "executor",
+    "lightning_calib.executors",
+    {
+        "local": "lightning_calib.executors.local:LocalExecutor",
+        "ray": "lightning_calib.executors.ray:RayExecutor",
+    },
 )
 
 
@@ -119,7 +124,7 @@ def make_executor(
         >>> make_executor({"name": "local", "adress": "auto"})
         Traceback (most recent call last):
         ...
-        ValueError: the executor local has no option 'adress'; it takes none
+        ValueError: the executor local has no option 'adress'; it takes gpus
     """
     if isinstance(choice, Executor):
         return choice
@@ -127,24 +132,35 @@ def make_executor(
     options = {key: value for key, value in named.items() if key != "name"}
     name = str(named.get("name", "local"))
     kind = EXECUTORS[name]
-    refuse_unknown(name, kind, options)
-    return kind(slots=slots, threads=threads, start=start, **options)  # type: ignore[call-arg]
+    own = checked_options(name, kind, options)
+    return kind(slots=slots, threads=threads, start=start, **own)  # type: ignore[call-arg]
 
 
-def own_options(kind: type[Executor]) -> list[str]:
-    """Names of the options that an executor has beyond those of all."""
-    return [name for name in inspect.signature(kind).parameters if name not in COMMON]
-
-
-def refuse_unknown(name: str, kind: type[Executor], options: Mapping[str, Any]) -> None:
-    """Refuse an option that an executor does not have, and name the nearest."""
-    known = own_options(kind)
+def checked_options(name: str, kind: type[Executor], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an executor by the types in its signature; a wrong one is refused with the nearest right one."""
+    known = [option for option in inspect.signature(kind).parameters if option not in COMMON]
     for option in options:
         if option not in known:
             near = difflib.get_close_matches(option, known, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ValueError(f"the executor {name} has no option {option!r}; {guess}{takes}")
+    if not options:
+        return {}
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, skip=set(COMMON))
+    try:
+        parsed = parser.parse_object(dict(options)).as_dict()
+    except ArgumentError as problem:
+        raise ValueError(f"options of the executor {name}: {problem}") from problem
+    return {option: parsed[option] for option in options}
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Environment variables that give libraries a number of threads."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
 def attempt(work: Callable[[Job], None], job: Job) -> str | None:
