@@ -114,7 +114,7 @@ def connect(address: str | None, needs: Needs, slots: int | None, environment: d
         context = ray.init(
             **own, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": environment}
         )
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+    except Exception as problem:  # Ray raises whatever comes to hand
         raise ExecutorError(_refusal(address, problem)) from problem
     if context.dashboard_url:
         print(f"Ray's dashboard: http://{context.dashboard_url}", file=sys.stderr)

@@ -110,7 +110,7 @@ class RayExecutor(Executor):
     def doing(self) -> dict[str, list[str]]:
         """What each node does now."""
         names = {each.id: each.name for each in nodes_of()} if self._end else {}
-        jobs = {task.number: str(task.job) for task in self._tasks.values()}
+        jobs = {task.number: str(task.job) for task in list(self._tasks.values())}
         found: dict[str, list[str]] = {}
         for number, place in sorted(work_place(self._run).items()) if names else ():
             if number in jobs and place in names:
