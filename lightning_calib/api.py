@@ -23,7 +23,7 @@ from lightning_calib.outputs.manifest import Member, Representation
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.solvers import Certificate, fit
-from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask, gathered
+from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +141,8 @@ def _evaluate(
         for number in range(1 if voxels else len(logits)):
             part = slice(None) if voxels else slice(number, number + 1)
             task.test_step({"logits": logits[part], "target": target[part], "case_id": [str(number)]}, number)
-    return {label: gathered(scores, background) for label, scores in task.by_label().items()}
+    task.conclude()
+    return task.evaluated
 
 
 class Results(results.Results):
