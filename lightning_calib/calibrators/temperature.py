@@ -136,8 +136,8 @@ class EnsembleTemperatureScaling(Calibrator):
         self.log_temperature.clamp_(*_LOG_BOUNDS)
         ordered = self.weights.sort(descending=True).values
         surplus = (ordered.cumsum(0) - 1) / torch.arange(1, 4, device=ordered.device)
-        active = int((ordered > surplus).sum())
-        self.weights.sub_(surplus[active - 1]).clamp_(min=0)
+        last = (ordered > surplus).sum(dim=0, keepdim=True).clamp(min=1) - 1
+        self.weights.sub_(surplus.gather(0, last)).clamp_(min=0)
 
     @property
     def num_identifiable(self) -> int:
