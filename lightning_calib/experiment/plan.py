@@ -23,6 +23,7 @@ from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
 
 if TYPE_CHECKING:
+    from lightning_calib.experiment.cost import Cost
     from lightning_calib.experiment.results import Results
 
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
@@ -143,6 +144,12 @@ class Experiment:
         from lightning_calib.experiment.run import run_experiment
 
         return run_experiment(self, **options)
+
+    def cost(self) -> "Cost":
+        """What is left to do of it, in processor time, disk and memory, from figures measured now on a few voxels."""
+        from lightning_calib.experiment.cost import cost_of
+
+        return cost_of(self)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
