@@ -106,8 +106,8 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         if empty:
             raise ValueError(f"{', '.join(empty)} of repeat {repeat} has no cases: give it a size, such as --test 0.3")
         write_json(layout.split_path(root, repeat), {"cal": split.cal, "val": split.val, "test": split.test})
-    if experiment.group_aware:
-        write_json(root / layout.GROUPS, experiment.store.groups)
+    if experiment.groups is not None:
+        write_json(root / layout.GROUPS, experiment.groups)
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
     kept = earlier_pipelines(experiment, root)
