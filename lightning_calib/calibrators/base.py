@@ -14,7 +14,7 @@ from lightning_calib.functional.devices import chunk_values
 from lightning_calib.functional.preservation import preserve
 
 LooksAt = Literal["voxel", "neighbourhood", "features"]
-FittedBy = Literal["newton", "slsqp", "adam"]
+FittedBy = Literal["newton", "slsqp", "adam", "stacking"]
 
 # Values in a chunk of voxels on a CPU, over all classes: temporaries of `calibrate` stay within a few of these (8 MiB).
 CHUNK_VALUES = 2**21
@@ -41,7 +41,8 @@ class Calibrator(nn.Module):
 
     A subclass sets the class facts and writes :meth:`calibrate`; translation-invariant ones get logits whose
     maximum is 0 at every voxel, so that an exact shift of the logits gives the same bits. Where ``preserves`` is
-    set, the result is checked at every voxel and repaired in the last ulp where rounding broke the promise.
+    set, the result is checked at every voxel and repaired in the last ulp where rounding broke the promise. Where a
+    fact depends on the instance, its class says what holds for all and the constructor sets the instance's own.
 
     Attributes:
         name: key in the registry; a class that does not say it goes by its dotted path.
@@ -53,7 +54,7 @@ class Calibrator(nn.Module):
             only merge, and checking the argmax is enough.
         looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
             then fitted on whole images), or further ``features``.
-        solver: the solver that suits it.
+        solver: the solver that suits it; ``stacking`` where it is put together from others that were fitted.
         searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
 
     Args:
@@ -66,7 +67,7 @@ class Calibrator(nn.Module):
     translation_invariant: bool = True
     preserves: Cone | None = None
     monotone: bool = False
-    looks_at: ClassVar[LooksAt] = "voxel"
+    looks_at: LooksAt = "voxel"
     solver: ClassVar[FittedBy] = "adam"
     searched: ClassVar[tuple[str, ...]] = ()
 
@@ -167,7 +168,7 @@ class Calibrator(nn.Module):
         """Number of fitted scalars less the directions that softmax cannot see."""
         return self.num_optimized
 
-    def options(self) -> dict[str, str | int | bool]:
+    def options(self) -> dict[str, Any]:
         """Constructor arguments beyond the first two, from attributes of the same names; stored in files."""
         return {name: getattr(self, name) for name in list(signature(type(self)).parameters)[2:]}
 
