@@ -34,6 +34,7 @@ class Chunk:
         index: place of the voxel in its case ``(m,)``.
         case_id: the case.
         experts: each expert with voxels here, and the slice of its voxels.
+        case_voxels: voxels of the case that count, as far as it came in one piece.
     """
 
     unsorted: Tensor
@@ -44,6 +45,7 @@ class Chunk:
     index: Tensor
     case_id: str
     experts: tuple[tuple[int, slice], ...]
+    case_voxels: int
 
     @property
     def logits(self) -> Tensor:
@@ -107,14 +109,17 @@ class Walk:
         for image, label, case_id in zip(images, labels, case_ids, strict=True):
             keep = None if self.ignore_index is None else label != self.ignore_index
             counts = count_labels(label, keep, parts, len(image), f"case {case_id!r}")
+            case = (case_id, sum(counts))
             ready = (
-                self._prepare(image[:, part], label[part], first_index + part.start, places(keep, part, count), case_id)
+                self._prepare(image[:, part], label[part], first_index + part.start, places(keep, part, count), *case)
                 for part, count in zip(parts, counts, strict=True)
                 if count
             )
             yield from (prepared.ready() for prepared in one_ahead(ready, logits.device))
 
-    def _prepare(self, logits: Tensor, target: Tensor, first: int, keep: Tensor | None, case_id: str) -> "Prepared":
+    def _prepare(
+        self, logits: Tensor, target: Tensor, first: int, keep: Tensor | None, case_id: str, case_voxels: int
+    ) -> Prepared:
         """The voxels that count: features, label positions, sorted by expert."""
         index = torch.arange(first, first + target.shape[0], device=target.device)
         if keep is not None:
@@ -126,11 +131,12 @@ class Walk:
             position = _position(view.permutation[0], target)
         if view.expert is None:
             everything = ((0, slice(0, len(target))),)
-            return Prepared(Chunk(logits, None, features, target, position, index, case_id, everything))
+            return Prepared(Chunk(logits, None, features, target, position, index, case_id, everything, case_voxels))
         expert, order = view.expert[0].sort(stable=True)
         # index_select: a fifth of the time of features[:, order]
         columns = (features.index_select(1, order), target[order], position[order], index[order])
-        return Prepared(Chunk(logits, order, *columns, case_id, ()), Fetched([tally(expert, self.num_experts)]))
+        chunk = Chunk(logits, order, *columns, case_id, (), case_voxels)
+        return Prepared(chunk, Fetched([tally(expert, self.num_experts)]))
 
     def keeps(self, case_ids: Sequence[str] | None) -> bool:
         """Whether the walk needs no more than the names of these cases."""

@@ -30,7 +30,10 @@ def parsed(line):
         ("", "local"),
         ("--executor ray", "ray"),
         ("--executor=mine.Own", "mine.Own"),
-        ("--executor ray --executor.address auto --executor.gpus 0.25", {"name": "ray", "address": "auto", "gpus": 0.25}),
+        (
+            "--executor ray --executor.address auto --executor.gpus 0.25",
+            {"name": "ray", "address": "auto", "gpus": 0.25},
+        ),
         ("--executor.gpus 0.25 --executor ray", {"name": "ray", "gpus": 0.25}),
         ("--executor.gpus 2", {"name": "local", "gpus": 2}),
     ],
