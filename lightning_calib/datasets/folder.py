@@ -10,7 +10,7 @@ from lightning_calib.datasets.checks import CaseFacts
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image
-from lightning_calib.datasets.splits import divide
+from lightning_calib.datasets.splits import divide, divide_by_name
 from lightning_calib.datasets.transforms import Normalization
 
 
@@ -28,6 +28,8 @@ class Folder(ImageDataModule):
         group_regex: expression whose first pair of parentheses finds, in a file's name, what must stay together.
         pool_list: text file that names the pool set's files without ending, one a line; None draws them.
         val_list: the same for validation.
+        pool_regex: expression that finds the pool set's files by their names. Groups are then a matter of the pool set
+            alone: networks may have seen other images of a group, and validation is drawn image by image.
         pool_fraction: share of the cases that form the pool set where there is no list.
         normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
         all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
@@ -46,6 +48,7 @@ class Folder(ImageDataModule):
         group_regex: str | None = None,
         pool_list: Path | str | None = None,
         val_list: Path | str | None = None,
+        pool_regex: str | None = None,
         pool_fraction: float = 0.3,
         normalize: Normalization | None = None,
         all_orientations: bool = False,
@@ -59,7 +62,12 @@ class Folder(ImageDataModule):
         if not cases and list_files(self.root / images, VOLUMES):
             problems = [f"{self.root / images}: holds volumes; use lightning_calib.datasets.volume_folder.VolumeFolder"]
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
-        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
+        if pool_regex is not None and any(lists):
+            raise ValueError("pool_regex says what the pool set is: leave pool_list and val_list out")
+        if pool_regex is None:
+            splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
+        else:
+            splits, wrong = divide_by_name(cases, group_regex, pool_regex, self.val_fraction, self.split_seed)
         self._look_at(cases, normalize)
         self.adopt(splits, problems + wrong)
 

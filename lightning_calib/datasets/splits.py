@@ -228,6 +228,39 @@ def divide(
     return splits, strange + _torn(splits)
 
 
+def divide_by_name(
+    cases: list[Case], pattern: str | None, pool_pattern: str, fraction: float, seed: int
+) -> tuple[Splits, list[str]]:
+    """Hold out the cases whose ids fit an expression as the pool set, then a fraction of the others for validation.
+
+    Groups may be in several parts: networks that have seen some images of a site are calibrated on others.
+
+    Args:
+        cases: all cases.
+        pattern: regular expression that finds a case's group, see :func:`group_cases`.
+        pool_pattern: regular expression that fits the ids of the pool set.
+        fraction: share of the other cases to draw for validation.
+        seed: seed of the draw.
+
+    Returns:
+        The parts, and one line for each case without a group.
+
+    Example:
+        >>> splits, wrong = divide_by_name([Case(f"site{n}") for n in range(4)], None, "[23]$", 0.5, seed=0)
+        >>> len(splits.train), len(splits.val), [case.case_id for case in splits.pool]
+        (1, 1, ['site2', 'site3'])
+    """
+    try:
+        chosen = re.compile(pool_pattern)
+    except re.error as error:
+        raise ValueError(f"pool_regex {pool_pattern!r} is no regular expression: {error}") from error
+    cases, strange = group_cases(cases, pattern)
+    pool = [case for case in cases if chosen.search(case.case_id)]
+    rest = [case for case in cases if not chosen.search(case.case_id)]
+    train, val = by_fraction([case.case_id for case in rest], fraction, seed)
+    return Splits(pick(rest, train), pick(rest, val), pool), strange
+
+
 def _torn(splits: Splits) -> list[str]:
     """One line for each group with cases in several parts."""
     homes: dict[str, set[str]] = {}
