@@ -17,9 +17,9 @@ outputs() { # name, folder of the data, epochs
 for name in "${@:-all}"; do
     case $name in
     hippocampus) outputs hippocampus hippocampus 14 ;;
-    camvid) outputs camvid camvid 14 ;;
-    massroads_crops) outputs massroads_crops massroads 16 ;;
-    nuclei) outputs nuclei nuclei 16 ;;
+    camvid) outputs camvid camvid 10 ;;
+    massroads_crops) outputs massroads_crops massroads 10 ;;
+    nuclei) outputs nuclei nuclei 14 ;;
     all) sh "$0" hippocampus camvid massroads_crops nuclei ;;
     *) echo "$name is none of hippocampus, camvid, massroads_crops, nuclei" >&2; exit 2 ;;
     esac
