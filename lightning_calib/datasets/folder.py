@@ -11,7 +11,7 @@ from lightning_calib.datasets.groups import find_groups
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image
-from lightning_calib.datasets.splits import divide
+from lightning_calib.datasets.splits import divide, divide_by_name
 from lightning_calib.datasets.transforms import Normalization
 
 
@@ -32,6 +32,8 @@ class Folder(ImageDataModule):
         group_level: level of groups that parts keep whole, or ``case`` for none; None for the coarsest.
         pool_list: text file that names the pool set's files without ending, one a line; None draws them.
         val_list: the same for validation.
+        pool_regex: expression that finds the pool set's files by their names. Groups are then a matter of the pool set
+            alone: networks may have seen other images of a group, and validation is drawn image by image.
         pool_fraction: share of the cases that form the pool set where there is no list.
         normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
         all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
@@ -52,6 +54,7 @@ class Folder(ImageDataModule):
         group_level: str | None = None,
         pool_list: Path | str | None = None,
         val_list: Path | str | None = None,
+        pool_regex: str | None = None,
         pool_fraction: float = 0.3,
         normalize: Normalization | None = None,
         all_orientations: bool = False,
@@ -67,7 +70,13 @@ class Folder(ImageDataModule):
         grouping, strange = find_groups([case.case_id for case in cases], group_regex, groups_csv, group_level)
         self.group_levels, self.group_level = grouping.levels, grouping.whole
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
-        splits, wrong = divide(grouping.assign(cases), grouping.depth, lists, fractions, self.split_seed)
+        grouped = grouping.assign(cases)
+        if pool_regex is not None and any(lists):
+            raise ValueError("pool_regex says what the pool set is: leave pool_list and val_list out")
+        if pool_regex is None:
+            splits, wrong = divide(grouped, grouping.depth, lists, fractions, self.split_seed)
+        else:
+            splits, wrong = divide_by_name(grouped, pool_regex, self.val_fraction, self.split_seed), []
         self._look_at(cases, normalize)
         self.adopt(splits, problems + strange + wrong)
 

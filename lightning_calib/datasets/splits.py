@@ -4,6 +4,7 @@ The functions ``by_...`` give ``(kept, held)``, depend on the set of ids and the
 keep what belongs together on one side.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -202,6 +203,32 @@ def divide(
     train, val = hold_out(pick(cases, kept), lists[1], fractions[1])
     splits = Splits(pick(cases, train), pick(cases, val), pick(cases, pool))
     return splits, _torn(splits, depth)
+
+
+def divide_by_name(cases: list[Case], pool_pattern: str, fraction: float, seed: int) -> Splits:
+    """Hold out the cases whose ids fit an expression as the pool set, then a fraction of the others for validation.
+
+    Groups may be in several parts: networks that have seen some images of a site are calibrated on others.
+
+    Args:
+        cases: all cases.
+        pool_pattern: regular expression that fits the ids of the pool set.
+        fraction: share of the other cases to draw for validation.
+        seed: seed of the draw.
+
+    Example:
+        >>> splits = divide_by_name([Case(f"site{n}") for n in range(4)], "[23]$", 0.5, seed=0)
+        >>> len(splits.train), len(splits.val), [case.case_id for case in splits.pool]
+        (1, 1, ['site2', 'site3'])
+    """
+    try:
+        chosen = re.compile(pool_pattern)
+    except re.error as error:
+        raise ValueError(f"pool_regex {pool_pattern!r} is no regular expression: {error}") from error
+    pool = [case for case in cases if chosen.search(case.case_id)]
+    rest = [case for case in cases if not chosen.search(case.case_id)]
+    train, val = by_fraction([case.case_id for case in rest], fraction, seed)
+    return Splits(pick(rest, train), pick(rest, val), pool)
 
 
 def _torn(splits: Splits, depth: int) -> list[str]:

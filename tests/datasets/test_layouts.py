@@ -266,6 +266,28 @@ def test_folder_follows_lists(tmp_path):
     assert len(module.splits.train) == 7
 
 
+def test_folder_finds_the_pool_set_by_name_and_groups_concern_it_alone(tmp_path):
+    root = layouts.write_folder(tmp_path)
+    module = Folder(root, ["a", "b", "c"], group_regex="^(p[0-9]+)_", pool_regex="_b|p04", val_fraction=0.25)
+    assert module.groups == {f"p0{n}_b": f"p0{n}" for n in range(5)} | {"p04_a": "p04"}
+    assert [len(module.splits.train), len(module.splits.val)] == [3, 1]
+    with pytest.raises(ValueError, match="pool_regex says what the pool set is"):
+        Folder(root, ["a", "b", "c"], pool_regex="_b", pool_list=tmp_path / "pool.txt")
+    with pytest.raises(ValueError, match=r"pool_regex '\(' is no regular expression"):
+        Folder(root, ["a", "b", "c"], pool_regex="(")
+
+
+def test_folder_reads_grey_images_among_coloured_ones(tmp_path):
+    root = layouts.write_folder(tmp_path, cases=4)
+    grey = np.asarray(Image.open(root / "images" / "p00_a.png").convert("L"))
+    layouts.save_picture(root / "images" / "p00_a.png", grey)
+    module = Folder(root, ["a", "b", "c"], pool_regex="p00", normalize="image", batch_size=1)
+    images = {batch["case_id"][0]: batch["image"][0] for batch in module.predict_dataloader()}
+    assert images["p00_a"].shape == images["p00_b"].shape == (3, 64, 64)
+    assert (images["p00_a"][0] == images["p00_a"][2]).all()
+    assert not (images["p00_b"][0] == images["p00_b"][2]).all()
+
+
 def test_folder_maps_mask_values(tmp_path):
     root = layouts.write_folder(tmp_path, classes=2)
     for path in (root / "masks").iterdir():
