@@ -198,7 +198,9 @@ class TrainCLI(LightningCLI):
             ignore_index=datamodule.ignore_index,
             keep=options.keep,
             dtype=options.dtype,
-            groups=datamodule.groups,
+            groups={case.case_id: case.groups for case in datamodule.splits.pool},
+            group_levels=datamodule.group_levels,
+            group_level=datamodule.group_level,
             preprocessing=preprocessing,
         )
         store = StoreOutputs(open_writer, datamodule.pool_ids)
