@@ -16,13 +16,24 @@ def cluster(nodes: int = 2) -> Iterator[Any]:
     set_defaults()
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    made = Cluster()
     try:
+        persist(lambda: made.add_node(**NODE, include_dashboard=False))
         for _ in range(nodes - 1):
-            made.add_node(**NODE)
+            persist(lambda: made.add_node(**NODE))
         yield made
     finally:
         made.shutdown()
+
+
+def persist(start, attempts: int = 3):
+    """Start a node; Ray itself gives up where the machine is so busy that one takes more than 15 s."""
+    try:
+        return start()
+    except Exception:
+        if attempts == 1:
+            raise
+        return persist(start, attempts - 1)
 
 
 def until(condition, seconds: float = 120.0):

@@ -16,7 +16,7 @@ import pytest
 from lightning_calib.cli.errors import INTERRUPTED
 from lightning_calib.executors.base import ExecutorError
 from lightning_calib.executors.ray import RayExecutor
-from tests.executors.clusters import NODE, cluster, until
+from tests.executors.clusters import NODE, cluster, persist, until
 from tests.executors.jobs import sleep, speak, wait_for
 
 pytestmark = [
@@ -62,7 +62,7 @@ def test_deaths_and_failures_are_reported_with_their_logs_and_the_others_finish(
 
 
 def test_a_lost_node_takes_no_job_with_it(two_nodes, tmp_path):
-    doomed = two_nodes.add_node(**NODE)
+    doomed = persist(lambda: two_nodes.add_node(**NODE))
     jobs = [0, 1, 2, 3]
     seen = {}
 
@@ -137,12 +137,14 @@ def blind_node(two_nodes, tmp_path):
     start = f"{ray} start --address {two_nodes.address} --num-cpus 1 --object-store-memory 100000000 --block"
     mounts = f"mount -t tmpfs none {hidden} && mount --bind {fixed} {fixed} && mount -o remount,ro,bind {fixed}"
     line = ["unshare", "-m", "sh", "-c", f"{mounts} && exec {sys.executable} {start}"]
-    process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (tmp_path / "node.log").open("w") as log:
+        process = subprocess.Popen(line, start_new_session=True, stdout=log, stderr=log)
     try:
         yield hidden, fixed
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
+        print((tmp_path / "node.log").read_text())
 
 
 def test_a_node_that_does_not_share_the_store_is_named(blind_node, two_nodes, tmp_path):
@@ -202,7 +204,7 @@ def test_what_the_memory_monitor_kills_is_not_tried_for_ever(two_nodes, tmp_path
     """On a node that counts any use of memory as too much, Ray kills every job; by itself it would go on for ever."""
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.0")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
-    tight = two_nodes.add_node(num_cpus=2, object_store_memory=100 * 10**6)
+    tight = persist(lambda: two_nodes.add_node(**(NODE | {"num_cpus": 2})))
     try:
         with RayExecutor(two_nodes.address, cpus=2, retries=1) as executor:  # no other node has two
             (outcome,) = executor.run([0], partial(sleep, tmp_path))
