@@ -28,6 +28,7 @@ def run(
     experiment: str | None = None,
     preserve: Preserve = "order",
     doctor: bool = True,
+    join: bool = False,
     json: bool = False,
     trainer: TrainerOptions = ONE_DEVICE,
     **settings: Any,
@@ -45,6 +46,8 @@ def run(
         experiment: name of the tracked run; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         doctor: examine the outputs first; an error stops the run.
+        join: share the work with other calls of the same command on the same folder, also on other machines that see
+            it; each job is done once, and each call ends with all results.
         json: print what came out as JSON.
         trainer: options of Lightning's Trainer, for fits and evaluations.
         **settings: see Experiment.
@@ -69,6 +72,7 @@ def run(
         trainer=trainer.options,
         display=not json,
         figures=figures if report else None,
+        join=join,
     )
     if json:
         facts = {"calibration": str(planned.folder), "report": str(page) if report else None}
