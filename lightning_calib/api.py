@@ -246,7 +246,8 @@ def from_arrays(
     representation: Representation = "logits",
     ignore_index: int | None = None,
     background: int | None = None,
-    groups: Mapping[str, str] | None = None,
+    groups: Mapping[str, str | Sequence[str]] | None = None,
+    group_levels: Sequence[str] | None = None,
     dataset: str | None = None,
 ) -> OutputStore:
     """Write a store of frozen outputs from arrays.
@@ -259,7 +260,9 @@ def from_arrays(
         representation: whether the scores are ``logits`` or ``log_probs``; never guessed from the values.
         ignore_index: label of voxels that count nowhere.
         background: number of the background class.
-        groups: group of each case, such as its patient.
+        groups: group of each case, such as its patient, or its groups, coarsest first: ``("utrecht", "p7")``.
+        group_levels: names of the levels of groups, coarsest first; the coarsest stays whole in group-aware divisions
+            unless these choose another.
         dataset: name of the data set; by default that of the folder around the store.
 
     Example:
@@ -287,6 +290,7 @@ def from_arrays(
         ignore_index=ignore_index,
         representation=representation,
         groups=groups,
+        group_levels=group_levels,
     )
     for case_id, scores in logits.items():
         if case_id not in writer.done:

@@ -47,6 +47,14 @@ class JoinedExecutor(Executor):
                 time.sleep(POLL_SECONDS)
             waiting = elsewhere
 
+    def check(self, folders: Sequence[Path]) -> None:
+        """Make sure that every machine of this call sees these folders."""
+        self.executor.check(folders)
+
+    def doing(self) -> dict[str, list[str]]:
+        """What this call does now."""
+        return self.executor.doing()
+
     def close(self) -> None:
         """End what this call runs."""
         self.executor.close()

@@ -1,8 +1,7 @@
 """Who works on the folder of an experiment: one call alone, or several that have joined."""
 
-import os
 import shutil
-import socket
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def joined(root: Path, experiment: Experiment, prepare: Callable[[], list[str]])
         prepare: makes the folder ready; called where this call is the first.
     """
     folder = root / JOINED
-    mine = FileLock(folder / f"{_CALL}{socket.gethostname()}-{os.getpid()}.lock")
+    mine = FileLock(folder / f"{_CALL}{uuid.uuid4().hex}.lock")
     tracker = FileLock(folder / "tracker.lock")
     with locked(root, "the experiment in", _PATIENCE):
         first = not _others(root)

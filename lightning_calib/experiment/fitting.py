@@ -195,12 +195,12 @@ class PipelineFitter:
         solver = make_solver(calibrator, self.solver, **options)
         self.data.train_batches = solver.batches
         cal = self.data.batches("cal") if solver.batches == "cases" else self.data.train_dataloader()
-        solver.solve(DeviceBatches(cal, self.device), self._val())
+        solver.solve(DeviceBatches(cal, self.device, self.walk), self._val())
         return solver
 
     def _val_nll(self, calibrator: Calibrator) -> float:
         pooled = pooled_nll(calibrator, self.data.ignore_index, self.walk)
-        for batch in self._val():
+        for batch in DeviceBatches(self.data.batches("val"), self.device, self.walk):
             pooled.add(*batch)
         return pooled.mean()[0]
 

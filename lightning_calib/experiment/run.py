@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.executors.base import EXECUTORS, Executor
+from lightning_calib.executors.base import Choice, make_executor
 from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.calls import alone, joined
@@ -32,7 +32,7 @@ Figures = Callable[[Results], Mapping[str, Path]]
 
 def run_experiment(
     experiment: Experiment,
-    executor: str | Executor = "local",
+    executor: Choice = "local",
     workers: int | None = None,
     logger: str | None = "csv",
     name: str | None = None,
@@ -47,7 +47,8 @@ def run_experiment(
 
     Args:
         experiment: what to do.
-        executor: ``local``, another name of ``EXECUTORS``, or an executor. Results do not depend on it.
+        executor: ``local``, ``ray`` or another name; a mapping with the name and options, such as
+            ``{"name": "ray", "address": "auto"}``; or an executor. Results do not depend on it.
         workers: jobs at a time; by default as many as there are cores for; 0 does everything in this process.
         logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, one of your own, or
             None.
@@ -68,8 +69,10 @@ def run_experiment(
         tracking(logger if call.tracks else None, called, root, experiment.describe()) as tracked,
     ):
         work = Work(experiment, root, trainer or {}, follows, shard_voxels)
-        processes = call.share(make_executor(executor, workers, experiment.threads, start, work.trainer))
+        slots = slots_for(workers, work.trainer)
+        processes = call.share(make_executor(executor, slots, experiment.threads, start))
         with processes, tracked.following() if tracked else nullcontext():
+            processes.check([experiment.store.path, root])
             _say_kept(call.kept, display)
             pool_all(work, processes, display)
             fit_all(work, processes, display)
@@ -90,20 +93,11 @@ def conclude(root: Path, tracked: Tracking | None, figures: Figures | None) -> R
     return results
 
 
-def make_executor(
-    executor: str | Executor,
-    workers: int | None,
-    threads: int,
-    start: Callable[[], None] | None,
-    trainer: Mapping[str, Any],
-) -> Executor:
-    """An executor by name, or the one that was given."""
-    if isinstance(executor, Executor):
-        return executor
+def slots_for(workers: int | None, trainer: Mapping[str, Any]) -> int | None:
+    """Jobs at a time; None leaves it to the executor, where a job takes one device."""
     devices = str(trainer.get("devices") or 1)
     several = max(1, int(devices)) if devices.isdigit() else 1
-    slots = max(1, available_cores() // several) if workers is None else workers
-    return EXECUTORS[executor](slots=slots, threads=threads, start=start)  # type: ignore[call-arg]
+    return workers if workers is not None or several == 1 else max(1, available_cores() // several)
 
 
 def prepare(experiment: Experiment, root: Path) -> list[str]:
@@ -121,8 +115,8 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         if empty:
             raise ValueError(f"{', '.join(empty)} of repeat {repeat} has no cases: give it a size, such as --test 0.3")
         write_json(layout.split_path(root, repeat), {"cal": split.cal, "val": split.val, "test": split.test})
-    if experiment.group_aware:
-        write_json(root / layout.GROUPS, experiment.store.groups)
+    if experiment.groups is not None:
+        write_json(root / layout.GROUPS, experiment.groups)
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
     kept = earlier_pipelines(experiment, root)

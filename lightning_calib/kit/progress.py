@@ -2,12 +2,14 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+SHOWN = 4  # machines of which it is said what they do
 
 
 class Display:
@@ -21,17 +23,23 @@ class Display:
         workers: how many jobs run at a time.
         console: where to write; standard output by default.
         quiet: write nothing at all.
+        doing: says what each machine does now; shown where there are several.
     """
 
     def __init__(
-        self, kinds: Iterable[str], workers: int = 1, console: Console | None = None, quiet: bool = False
+        self,
+        kinds: Iterable[str],
+        workers: int = 1,
+        console: Console | None = None,
+        quiet: bool = False,
+        doing: Callable[[], Mapping[str, Sequence[str]]] | None = None,
     ) -> None:
         self.waiting = list(kinds)
         self.total = len(self.waiting)
         self.workers = max(workers, 1)
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self.console = Console() if console is None else console
-        self.quiet = quiet
+        self.quiet, self.doing = quiet, doing
         self.last = time.monotonic()
         self._bar: Progress | None = None
 
@@ -64,12 +72,19 @@ class Display:
         if self.quiet:
             return
         known = all(kind in self.seconds for kind in self.waiting)
-        left = f"{'about' if known else 'at least'} {spoken(self.left())} left"
+        left = f"{'about' if known else 'at least'} {spoken(self.left())} left{self._machines()}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=1, description=text, left=left)
         else:
             finished = self.total - len(self.waiting)
             self._say(f"[{finished}/{self.total}] {text} in {seconds:.1f} s; {left}")
+
+    def _machines(self) -> str:
+        """What each machine does, where there are several."""
+        found = self.doing() if self.doing is not None else {}
+        told = [f"{name}: {' + '.join(jobs)}" for name, jobs in found.items()]
+        rest = [f"and {len(told) - SHOWN} more machines"] if len(told) > SHOWN else []
+        return f"; {'; '.join(told[:SHOWN] + rest)}" if len(told) > 1 else ""
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

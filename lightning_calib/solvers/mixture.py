@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_calib.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
-from lightning_calib.functional.voxels import sums_device
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.base import Batch, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective

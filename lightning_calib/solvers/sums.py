@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator
-from lightning_calib.functional.voxels import sums_device
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.objective import PooledNLL
 from lightning_calib.solvers.stream import Chunk, Walk
+from lightning_calib.solvers.weights import CaseWeights
 
 
 def residuals(matrices: list[Tensor], chunk: Chunk, runs: list[tuple[int, slice]]) -> tuple[Tensor, Tensor]:
@@ -42,10 +43,11 @@ class PassSums:
     Args:
         matrices: ``[W | b] (E, C, C + 1)`` of the point.
         active: experts that take part, all by default; the voxels of others are passed over.
+        weights: what voxels count; 1 by default.
     """
 
-    def __init__(self, matrices: Tensor, active: list[bool] | None = None) -> None:
-        self.matrices = matrices
+    def __init__(self, matrices: Tensor, active: list[bool] | None = None, weights: CaseWeights | None = None) -> None:
+        self.matrices, self.weights = matrices, weights
         taking_part = [True] * len(matrices) if active is None else active
         self.active = {number for number, takes_part in enumerate(taking_part) if takes_part}
         self.loss = torch.zeros(matrices.shape[0], dtype=torch.float64)
@@ -59,11 +61,15 @@ class PassSums:
             return
         matrices = self._matrices(chunk.features)
         loss, residual = residuals([matrices[expert] for expert, _ in runs], chunk, runs)
+        if self.weights is not None:
+            weight = self.weights.of(chunk)
+            weight = torch.cat([weight[part] for _, part in runs])
+            loss, residual = loss * weight, residual.mul_(weight)
         self._move(sums_device(loss.device))
         start = 0
         for expert, part in runs:
             stop = start + part.stop - part.start
-            self.loss[expert] += loss[start:stop].sum(dtype=torch.float64).to(self.loss.device)
+            self.loss[expert] += loss[start:stop].to(self.loss.device).sum(dtype=torch.float64)
             own = residual[:, start:stop]
             self.gradient[expert, :, :-1] += (own @ chunk.features[:, part].T).to(self.gradient)
             self.gradient[expert, :, -1] += own.sum(1).to(self.gradient)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, check_finite, known_finite
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
 from lightning_calib.metrics.score import SCORES, score_collection
@@ -84,9 +84,11 @@ class EvaluationTask(LightningModule):
         """Add a case to all scores of all calibrators."""
         logits, target = batch["logits"], batch["target"]
         facts = {"case_ids": batch["case_id"], "reference": logits, "distance": batch.get("distance")}
-        for calibrator, scores in zip(self.calibrators, self.by_label().values(), strict=True):
-            scores.update(calibrator(logits), target, **facts)
-        self.of_input.update(logits, target, **facts)
+        check_finite(logits)
+        with known_finite():
+            for calibrator, scores in zip(self.calibrators, self.by_label().values(), strict=True):
+                scores.update(calibrator(logits), target, **facts)
+            self.of_input.update(logits, target, **facts)
 
     def by_label(self) -> dict[str, MetricCollection]:
         """The scores of each calibrator."""
