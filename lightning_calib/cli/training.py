@@ -37,7 +37,7 @@ from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.corruptions import Severity
 from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
 from lightning_calib.datasets.registry import DATASETS
-from lightning_calib.executors.base import EXECUTORS
+from lightning_calib.executors.base import make_executor
 from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
 from lightning_calib.outputs.doctor.images import remember_images
@@ -227,7 +227,7 @@ class TrainCLI(LightningCLI):
         datamodule: SegmentationDataModule,
         members: int,
         parallel: int | None,
-        executor: str,
+        executor: str | dict[str, Any],
     ) -> None:
         """Train the members that are not finished, each as a process of its own."""
         first = int(self.options.seed_everything)
@@ -243,7 +243,8 @@ class TrainCLI(LightningCLI):
         rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")
         places = parallel or max(len(gpus), 1)
         threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // places))
-        chosen = EXECUTORS[executor](slots=places, threads=threads)  # type: ignore[call-arg]  # as its registry says
+        chosen = make_executor(executor, slots=places, threads=threads)
+        chosen.check([self.run.path])
         failures = train_members(jobs, chosen)
         if failures:
             told = "\n".join(f"  member {name}: {why}" for name, why in failures.items())

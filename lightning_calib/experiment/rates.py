@@ -18,9 +18,11 @@ import torch
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
 from lightning_calib.executors.local import LocalExecutor
-from lightning_calib.experiment.jobs import Work, evaluation_job, fit_job
+from lightning_calib.experiment.evaluation_jobs import evaluation_job
+from lightning_calib.experiment.fit_jobs import fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.strips import ROUNDS, Strips, once, seconds_of
+from lightning_calib.experiment.work import Work
 from lightning_calib.functional.boundary import boundary_distance
 from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.kit.noise import quiet

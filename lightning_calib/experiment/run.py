@@ -5,23 +5,26 @@ settings: an experiment that was interrupted goes on where it stopped, and ends 
 not.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.executors.base import EXECUTORS, Executor
+from lightning_calib.executors.base import Choice, make_executor
 from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment import layout, records
+from lightning_calib.experiment.calls import alone, joined
 from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all
 from lightning_calib.experiment.summary import write_summary
-from lightning_calib.experiment.tracking import tracking
+from lightning_calib.experiment.tracking import JOURNALS, Tracking, tracking
 from lightning_calib.experiment.work import Work
-from lightning_calib.kit.files import FileError, locked, read_json, write_json
+from lightning_calib.kit.files import FileError, read_json, write_json
 from lightning_calib.kit.noise import quiet
 
 Figures = Callable[[Results], Mapping[str, Path]]
@@ -29,7 +32,7 @@ Figures = Callable[[Results], Mapping[str, Path]]
 
 def run_experiment(
     experiment: Experiment,
-    executor: str | Executor = "local",
+    executor: Choice = "local",
     workers: int | None = None,
     logger: str | None = "csv",
     name: str | None = None,
@@ -38,12 +41,14 @@ def run_experiment(
     start: Callable[[], None] = quiet,
     figures: Figures | None = None,
     shard_voxels: int = SHARD_VOXELS,
+    join: bool = False,
 ) -> Results:
     """Run or go on with an experiment, and sum it up.
 
     Args:
         experiment: what to do.
-        executor: ``local``, another name of ``EXECUTORS``, or an executor. Results do not depend on it.
+        executor: ``local``, ``ray`` or another name; a mapping with the name and options, such as
+            ``{"name": "ray", "address": "auto"}``; or an executor. Results do not depend on it.
         workers: jobs at a time; by default as many as there are cores for; 0 does everything in this process.
         logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, one of your own, or
             None.
@@ -53,43 +58,46 @@ def run_experiment(
         start: called once in every worker process; by default it silences libraries.
         figures: makes pictures of the results for the tracker, at the end.
         shard_voxels: test cases are scored in groups of about so many voxels.
+        join: share the jobs with other calls that run the same experiment in the same folder, also on other
+            machines: each job is done once, and every call ends with all results.
     """
     root, began = experiment.folder, time.perf_counter()
-    called = name or root.resolve().parent.name
-    with locked(root, "the experiment in"):
-        kept = prepare(experiment, root)
-        with tracking(logger, called, root, experiment.describe()) as tracked:
-            work = Work(experiment, root, trainer or {}, tracked is not None, shard_voxels)
-            processes = make_executor(executor, workers, experiment.threads, start, work.trainer)
-            with processes, tracked.following() if tracked else nullcontext():
-                _say_kept(kept, display)
-                pool_all(work, processes, display)
-                fit_all(work, processes, display)
-                evaluate_all(work, processes, display)
-            write_summary(root)
-            results = Results(root)
-            if tracked:
-                tracked.finish(results, figures(results) if figures else {})
-            elif figures:
-                figures(results)
-        records.add_timing(root, run=time.perf_counter() - began)
+    called, follows = name or root.resolve().parent.name, logger not in (None, "none")
+    make_ready = partial(prepare, experiment, root)
+    with (
+        joined(root, experiment, make_ready) if join else alone(root, make_ready) as call,
+        tracking(logger if call.tracks else None, called, root, experiment.describe()) as tracked,
+    ):
+        work = Work(experiment, root, trainer or {}, follows, shard_voxels)
+        slots = slots_for(workers, work.trainer)
+        processes = call.share(make_executor(executor, slots, experiment.threads, start))
+        with processes, tracked.following() if tracked else nullcontext():
+            processes.check([experiment.store.path, root])
+            _say_kept(call.kept, display)
+            pool_all(work, processes, display)
+            fit_all(work, processes, display)
+            evaluate_all(work, processes, display)
+        with call.one_at_a_time():
+            results = conclude(root, tracked, figures)
+            records.add_timing(root, run=time.perf_counter() - began)
     return results
 
 
-def make_executor(
-    executor: str | Executor,
-    workers: int | None,
-    threads: int,
-    start: Callable[[], None] | None,
-    trainer: Mapping[str, Any],
-) -> Executor:
-    """An executor by name, or the one that was given."""
-    if isinstance(executor, Executor):
-        return executor
+def conclude(root: Path, tracked: Tracking | None, figures: Figures | None) -> Results:
+    """Sum an experiment up, for the tracker, too."""
+    write_summary(root)
+    results = Results(root)
+    pictures = figures(results) if figures else {}
+    if tracked:
+        tracked.finish(results, pictures)
+    return results
+
+
+def slots_for(workers: int | None, trainer: Mapping[str, Any]) -> int | None:
+    """Jobs at a time; None leaves it to the executor, where a job takes one device."""
     devices = str(trainer.get("devices") or 1)
     several = max(1, int(devices)) if devices.isdigit() else 1
-    slots = max(1, available_cores() // several) if workers is None else workers
-    return EXECUTORS[executor](slots=slots, threads=threads, start=start)  # type: ignore[call-arg]
+    return workers if workers is not None or several == 1 else max(1, available_cores() // several)
 
 
 def prepare(experiment: Experiment, root: Path) -> list[str]:
@@ -98,6 +106,7 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
     Returns:
         Pipelines of earlier calls whose results belong to these settings; they stay part of the results.
     """
+    shutil.rmtree(root / JOURNALS, ignore_errors=True)
     for path in [*root.glob(".*.part"), *(root / "repeats").rglob(".*.part")]:
         path.unlink(missing_ok=True)
     for repeat in range(experiment.repeats):

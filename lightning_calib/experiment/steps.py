@@ -26,7 +26,7 @@ _VERBS = {PoolJob: "made", TrialJob: "ran", FitJob: "fitted", ShardJob: "scored"
 def pool_all(work: Work, executor: Executor, display: bool) -> None:
     """Fill the cache with the maps that fits and evaluations will read; a case that fails is left to its readers."""
     jobs: list[Job] = [*pending_pools(work)]
-    with Display(map(_kind, jobs), executor.slots, quiet=not display) as shown:
+    with _display(executor, jobs, display) as shown:
         for outcome in executor.run(jobs, partial(perform, work)):
             _show(work, shown, outcome)
 
@@ -57,8 +57,7 @@ def fit_all(work: Work, executor: Executor, display: bool) -> None:
     """
     jobs = pending_fits(work)
     steps = list(fit_steps(work, jobs, executor.slots))
-    kinds = [_kind(job) for step in steps for job in step]
-    with Display(kinds, executor.slots, quiet=not display) as shown:
+    with _display(executor, [job for step in steps for job in step], display) as shown:
         for step in steps:
             for outcome in executor.run(step, partial(perform, work)):
                 _note_failed_fit(work, outcome)
@@ -118,7 +117,7 @@ def _evaluate(work: Work, executor: Executor, jobs: Sequence[EvaluationJob], dis
     """Do evaluations, in shards where there is room; the errors of those that failed."""
     failed = {}
     steps: list[list[Job]] = [[*pending_shards(work, jobs, executor.slots)], [*jobs]]
-    with Display([_kind(job) for step in steps for job in step], executor.slots, quiet=not display) as shown:
+    with _display(executor, [job for step in steps for job in step], display) as shown:
         for step in steps:
             for outcome in executor.run(step, partial(perform, work)):
                 if outcome.error is not None and isinstance(outcome.job, EvaluationJob):
@@ -152,6 +151,10 @@ def _note_failed_fit(work: Work, outcome: Outcome[Job]) -> None:
     if error is not None and isinstance(job, FitJob):
         settings_hash = work.experiment.fit_hash(job)
         records.write_failed_fit(work.folder(job), job.repeat, job.pipeline, settings_hash, error)
+
+
+def _display(executor: Executor, jobs: Sequence[Job], display: bool) -> Display:
+    return Display(map(_kind, jobs), executor.slots, quiet=not display, doing=executor.doing)
 
 
 def _kind(job: Job) -> str:

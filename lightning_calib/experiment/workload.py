@@ -10,6 +10,8 @@ from math import ceil, prod
 from typing import Literal
 
 from lightning_calib.calibrators import PipelineName, build
+from lightning_calib.experiment.draws import rounds
+from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import Rates
 from lightning_calib.experiment.schedule import Chain
@@ -24,11 +26,8 @@ from lightning_calib.solvers.stream import KEPT_BYTES
 Stage = Literal["pooling", "search", "evaluation"]
 STAGES: tuple[Stage, ...] = ("pooling", "search", "evaluation")
 
-# A search that is split: so many trials at once at first, then so many a round, since later draws look at earlier ones.
-FIRST_ROUND, LATER_ROUNDS = 10, 5
 # Bytes for each logit of a case while adam takes a step on it, or while it is scored.
 ADAM_BYTES, SCORE_BYTES = 60, 40
-SHARD_VOXELS = 2**25  # of an evaluation or of pooling that is split
 
 
 @dataclass(frozen=True)
@@ -177,11 +176,12 @@ class Model:
         trials = self.experiment.trials_of(job) if searched else 1
         one, first, prepare = self._fit(job, searched)
         last = around + one
+        if not searched:
+            return Chain(str(job), ((prepare + last,),))
         if not self.split or trials == 1:
             return Chain(str(job), ((prepare + first + trials * one + last,),))
-        counts = [min(FIRST_ROUND, trials), *_later(trials - FIRST_ROUND)]
-        rounds = [(prepare + first,), *((prepare + one,) * count for count in counts), (prepare + last,)]
-        return Chain(str(job), tuple(rounds))
+        tried = [(prepare + one,) * len(places) for places in rounds(trials)]
+        return Chain(str(job), ((prepare + first,), *tried, (prepare + last,)))
 
     def evaluation(self, jobs: Sequence[FitJob]) -> Chain:
         """Scores of all pipelines of a pooling in one repeat."""
@@ -222,8 +222,3 @@ def _shards(seconds: float, most: float | None) -> tuple[float, ...]:
     """Work in equal shards of at most so many seconds."""
     count = 1 if not most else max(1, ceil(seconds / most))
     return (seconds / count,) * count
-
-
-def _later(trials: int) -> list[int]:
-    """Trials of the rounds after the first."""
-    return [min(LATER_ROUNDS, trials - done) for done in range(0, trials, LATER_ROUNDS)]

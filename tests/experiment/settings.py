@@ -17,7 +17,9 @@ def small_experiment(outputs, folder=None, **changes) -> Experiment:
     return Experiment(str(outputs), calibration=folder and Path(folder), **(settings | changes))
 
 
-def run_small(outputs, folder, workers=0, executor="local", shard_voxels=SHARD_VOXELS, **changes) -> Results:
+def run_small(
+    outputs, folder, workers=0, executor="local", shard_voxels=SHARD_VOXELS, join=False, **changes
+) -> Results:
     """Run it without a word, with evaluations of several shards."""
-    options = {"workers": workers, "executor": executor, "display": False, "logger": None}
+    options = {"workers": workers, "executor": executor, "display": False, "logger": None, "join": join}
     return small_experiment(outputs, folder, **changes).run(shard_voxels=shard_voxels, **options)
