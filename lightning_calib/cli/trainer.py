@@ -79,7 +79,7 @@ class MemberTrainer(Trainer):
         datamodule: LightningDataModule,
         members: int = 5,
         parallel: int | None = None,
-        executor: str = "local",
+        executor: str | dict[str, Any] = "local",
     ) -> None:
         """Train all members, each as a process of its own; goes on where an earlier run stopped.
 

@@ -20,7 +20,7 @@ from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, St
 from lightning_calib.callbacks.outputs import StoreOutputs
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.corrupted import corrupted
-from lightning_calib.cli.ensemble import Job, train_members, visible_gpus
+from lightning_calib.cli.ensemble import Job, train_members
 from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
@@ -38,7 +38,7 @@ from lightning_calib.datasets.corruptions import Severity
 from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
 from lightning_calib.datasets.registry import DATASETS
 from lightning_calib.executors.base import EXECUTORS
-from lightning_calib.executors.local import available_cores
+from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
 from lightning_calib.outputs.doctor.images import remember_images
 from lightning_calib.outputs.writer import OutputWriter
@@ -198,7 +198,9 @@ class TrainCLI(LightningCLI):
             ignore_index=datamodule.ignore_index,
             keep=options.keep,
             dtype=options.dtype,
-            groups=datamodule.groups,
+            groups={case.case_id: case.groups for case in datamodule.splits.pool},
+            group_levels=datamodule.group_levels,
+            group_level=datamodule.group_level,
             preprocessing=preprocessing,
         )
         store = StoreOutputs(open_writer, datamodule.pool_ids)
@@ -236,8 +238,8 @@ class TrainCLI(LightningCLI):
         path = self.run.path / "ensemble.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, yaml.safe_dump(self.given, sort_keys=False))
-        gpus = visible_gpus(os.environ, torch.cuda.device_count()) if torch.cuda.is_available() else []
-        jobs = [member_job(folder, path, gpus) for folder in folders if not folder.finished]
+        gpus = visible_gpus(os.environ) if torch.cuda.is_available() else []
+        jobs = [member_job(folder, path, one_gpu=bool(gpus)) for folder in folders if not folder.finished]
         rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")
         places = parallel or max(len(gpus), 1)
         threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // places))
@@ -267,9 +269,9 @@ def _first_process() -> bool:
     return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def member_job(folder: MemberFolder, config: Path, gpus: list[str]) -> Job:
+def member_job(folder: MemberFolder, config: Path, one_gpu: bool) -> Job:
     """The process that trains a member."""
     command = [sys.executable, "-m", "lightning_calib", "train", "fit", "--config", str(config)]
     command += ["--seed_everything", folder.name]
-    command += ["--trainer.devices", "1"] if gpus else []
-    return Job(folder.name, command, folder.log, folder.progress, gpus)
+    command += ["--trainer.devices", "1"] if one_gpu else []
+    return Job(folder.name, command, folder.log, folder.progress)

@@ -8,22 +8,21 @@ not.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning_calib.executors.base import EXECUTORS, Executor
 from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment import layout, records
-from lightning_calib.experiment.jobs import Work, evaluation_job, fit_job
-from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
+from lightning_calib.experiment.parts import SHARD_VOXELS
+from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.experiment.tracking import tracking
-from lightning_calib.functional.pooling import Pooling
+from lightning_calib.experiment.work import Work
 from lightning_calib.kit.files import FileError, locked, read_json, write_json
 from lightning_calib.kit.noise import quiet
-from lightning_calib.kit.progress import Display
 
 Figures = Callable[[Results], Mapping[str, Path]]
 
@@ -38,6 +37,7 @@ def run_experiment(
     display: bool = True,
     start: Callable[[], None] = quiet,
     figures: Figures | None = None,
+    shard_voxels: int = SHARD_VOXELS,
 ) -> Results:
     """Run or go on with an experiment, and sum it up.
 
@@ -52,16 +52,18 @@ def run_experiment(
         display: show progress.
         start: called once in every worker process; by default it silences libraries.
         figures: makes pictures of the results for the tracker, at the end.
+        shard_voxels: test cases are scored in groups of about so many voxels.
     """
     root, began = experiment.folder, time.perf_counter()
     called = name or root.resolve().parent.name
     with locked(root, "the experiment in"):
         kept = prepare(experiment, root)
         with tracking(logger, called, root, experiment.describe()) as tracked:
-            work = Work(experiment, root, trainer or {}, journals=tracked is not None)
+            work = Work(experiment, root, trainer or {}, tracked is not None, shard_voxels)
             processes = make_executor(executor, workers, experiment.threads, start, work.trainer)
             with processes, tracked.following() if tracked else nullcontext():
                 _say_kept(kept, display)
+                pool_all(work, processes, display)
                 fit_all(work, processes, display)
                 evaluate_all(work, processes, display)
             write_summary(root)
@@ -104,8 +106,8 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         if empty:
             raise ValueError(f"{', '.join(empty)} of repeat {repeat} has no cases: give it a size, such as --test 0.3")
         write_json(layout.split_path(root, repeat), {"cal": split.cal, "val": split.val, "test": split.test})
-    if experiment.group_aware:
-        write_json(root / layout.GROUPS, experiment.store.groups)
+    if experiment.groups is not None:
+        write_json(root / layout.GROUPS, experiment.groups)
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
     kept = earlier_pipelines(experiment, root)
@@ -137,65 +139,3 @@ def _made_by(experiment: Experiment, root: Path, repeat: int, pipeline: str) -> 
 def _say_kept(kept: Sequence[str], display: bool) -> None:
     if kept and display:
         print(f"results of earlier calls with these settings stay: {', '.join(kept)}")
-
-
-def fit_all(work: Work, executor: Executor, display: bool) -> None:
-    """Fit every pipeline in every repeat that has no fit with these settings."""
-    experiment = work.experiment
-    jobs = [job for job in experiment.jobs if not records.fit_done(work.folder(job), experiment.fit_hash(job))]
-    with Display([job.name.calibrator for job in jobs], executor.slots, quiet=not display) as shown:
-        for outcome in executor.run(_longest_first(jobs), partial(fit_job, work)):
-            job, error = outcome.job, outcome.error
-            if error is not None:
-                folder = work.folder(job)
-                records.write_failed_fit(folder, job.repeat, job.pipeline, experiment.fit_hash(job), error)
-            shown.done(job.name.calibrator, _line("fitted", job, error), _seconds(work, job, "fit"))
-
-
-def evaluate_all(work: Work, executor: Executor, display: bool) -> None:
-    """Evaluate every fit that has no scores yet; pipelines of a pass that failed are then judged one by one."""
-    jobs = pending_evaluations(work)
-    failed = _evaluate(work, executor, jobs, display)
-    alone = [EvaluationJob(job.repeat, job.pooling, (name,)) for job in failed for name in job.pipelines]
-    for job, error in _evaluate(work, executor, alone, display).items():
-        (fit,) = job.fits
-        records.write_failed_evaluation(work.folder(fit), work.experiment.evaluation_hash(fit), error)
-
-
-def _evaluate(work: Work, executor: Executor, jobs: list[EvaluationJob], display: bool) -> dict[EvaluationJob, str]:
-    """Do evaluations; the errors of those that failed."""
-    failed = {}
-    with Display([f"evaluation {job.pooling}" for job in jobs], executor.slots, quiet=not display) as shown:
-        for outcome in executor.run(jobs, partial(evaluation_job, work)):
-            job, error = outcome.job, outcome.error
-            if error is not None:
-                failed[job] = error
-            seconds = max(_seconds(work, fit, "evaluation_pass") for fit in job.fits)
-            shown.done(f"evaluation {job.pooling}", _line("evaluated", job, error), seconds)
-    return failed
-
-
-def pending_evaluations(work: Work) -> list[EvaluationJob]:
-    """Repeats and poolings with fits that have no scores yet."""
-    experiment = work.experiment
-    groups: dict[tuple[int, Pooling], list[str]] = {}
-    for job in experiment.jobs:
-        folder = work.folder(job)
-        fitted = records.fit_done(folder, experiment.fit_hash(job))
-        if fitted and not records.evaluation_done(folder, experiment.evaluation_hash(job)):
-            groups.setdefault((job.repeat, job.name.pooling), []).append(job.pipeline)
-    return [EvaluationJob(repeat, pooling, tuple(names)) for (repeat, pooling), names in groups.items()]
-
-
-def _longest_first(jobs: list[FitJob]) -> list[FitJob]:
-    """Calibrators that look at neighbours take longest: started first, they do not keep the others waiting."""
-    return sorted(jobs, key=lambda job: job.name.cls.looks_at == "voxel")
-
-
-def _seconds(work: Work, job: FitJob, step: str) -> float:
-    path = work.folder(job) / layout.TIMING
-    return float(read_json(path).get(step, 0.0)) if path.is_file() else 0.0
-
-
-def _line(verb: str, job: FitJob | EvaluationJob, error: str | None) -> str:
-    return f"{verb} {job}" if error is None else f"FAILED {job} ({error.splitlines()[0]})"

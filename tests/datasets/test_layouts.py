@@ -88,7 +88,7 @@ def test_parts_are_apart(module):
     assert not (train | val) & pool
     assert set(module.groups) == pool
     if module.name not in ("camvid",):  # its parts are official, and share videos
-        groups = {c.group or c.case_id for c in (*module.splits.train, *module.splits.val)}
+        groups = {c.group(len(module.group_levels)) for c in (*module.splits.train, *module.splits.val)}
         assert not groups & set(module.groups.values())
 
 
@@ -122,6 +122,8 @@ def test_camvid_gap_of_the_pool_set(tmp_path, pool_gap, frames, blocks):
     module = CamVid(layouts.write_camvid(tmp_path, train=30, val=10, test=7), block=4, pool_gap=pool_gap)
     assert len(module.pool_ids) == frames
     assert len(set(module.groups.values())) == blocks
+    assert module.group_levels == ("drive", "block")
+    assert all(i.startswith(f"{group.split('/')[0]}_") for i, group in module.groups.items())
 
 
 def test_cityscapes_label_ids(tmp_path):
@@ -251,7 +253,7 @@ def test_folder_keeps_groups_together(tmp_path):
     module = Folder(layouts.write_folder(tmp_path), ["a", "b", "c"], group_regex="^(p[0-9]+)_", batch_size=2)
     assert all(module.groups[i] == i[:3] for i in module.pool_ids)
     pool = {i[:3] for i in module.pool_ids}
-    assert not pool & {c.group for c in (*module.splits.train, *module.splits.val)}
+    assert not pool & {c.group(1) for c in (*module.splits.train, *module.splits.val)}
 
 
 def test_folder_follows_lists(tmp_path):

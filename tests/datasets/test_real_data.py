@@ -41,7 +41,7 @@ def test_massroads(massroads_root):
     assert len(module.splits.train) + len(module.splits.val) == 119
     assert len(module.pool_ids) == 14 * 9
     assert len(set(module.groups.values())) == 14
-    train_tiles, val_tiles = ({case.group for case in part} for part in (module.splits.train, module.splits.val))
+    train_tiles, val_tiles = ({case.group(1) for case in part} for part in (module.splits.train, module.splits.val))
     assert not train_tiles & val_tiles
     assert 0.03 < module.class_shares()[1] < 0.1
     assert next(iter(module.train_dataloader()))["target"].shape == (2, 256, 256)
