@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_calib import functional as F
-from lightning_calib.functional.energy import spread_of
 from lightning_calib.functional.devices import sums_device
+from lightning_calib.functional.energy import spread_of
 from tests.references import metrics as oracle
 
 IGNORE = 255
