@@ -76,6 +76,12 @@ class Answer(Generic[Value]):
     problem: str | None = None
 
 
+def set_defaults() -> None:
+    """Tell Ray by its environment variables what we expect of it; it reads them when it is imported."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
 def connect(address: str | None, needs: Needs, slots: int | None, environment: dict[str, str]) -> Callable[[], None]:
     """Join a cluster, or start one on this machine, and print where its dashboard is.
 
@@ -88,8 +94,7 @@ def connect(address: str | None, needs: Needs, slots: int | None, environment: d
     Returns:
         What ends the connection. Where this process was connected before, by hand, it stays so.
     """
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    set_defaults()
     try:
         import ray
     except ImportError as problem:
@@ -109,7 +114,7 @@ def connect(address: str | None, needs: Needs, slots: int | None, environment: d
         context = ray.init(
             **own, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": environment}
         )
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+    except Exception as problem:  # Ray raises whatever comes to hand
         raise ExecutorError(_refusal(address, problem)) from problem
     if context.dashboard_url:
         print(f"Ray's dashboard: http://{context.dashboard_url}", file=sys.stderr)

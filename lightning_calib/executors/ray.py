@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 _ANSWER_SECONDS = 60.0  # Python itself may start slowly from a shared file system
-_LOST = "its worker died on {}, attempt {} of {}; it is done again"
 _LOG_SECONDS = 30.0
 
 
@@ -111,7 +110,7 @@ class RayExecutor(Executor):
     def doing(self) -> dict[str, list[str]]:
         """What each node does now."""
         names = {each.id: each.name for each in nodes_of()} if self._end else {}
-        jobs = {task.number: str(task.job) for task in self._tasks.values()}
+        jobs = {task.number: str(task.job) for task in list(self._tasks.values())}
         found: dict[str, list[str]] = {}
         for number, place in sorted(work_place(self._run).items()) if names else ():
             if number in jobs and place in names:
@@ -175,8 +174,9 @@ class RayExecutor(Executor):
         except ray.exceptions.RayError as problem:
             place = work_place(self._run, task.number).get(task.number, "")
             if task.attempts <= self.retries and not isinstance(problem, ray.exceptions.RuntimeEnvSetupError):
-                where = names.get(place, "a node that is gone")
-                print(f"{task.job}: {_LOST.format(where, task.attempts, self.retries + 1)}", file=sys.stderr)
+                where = names.get(place, "a node that is gone" if place else "before it began")
+                told = f"its worker died ({where}), attempt {task.attempts} of {self.retries + 1}; it is done again"
+                print(f"{task.job}: {told}", file=sys.stderr)
                 return None
             log = self._log_of(task.number, place)
             reason = f"{type(problem).__name__} in each of {task.attempts} attempts: {_brief(problem)}"
