@@ -2,13 +2,16 @@
 
 import json as json_format
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lightning_calib.deployment.apply import INDEX, Application
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
+from lightning_calib.deployment.guard import Guard
 from lightning_calib.deployment.maps import Precision
 from lightning_calib.deployment.sources import image_sources, stored_sources
+from lightning_calib.functional.cones import Cone
 
 
 def apply(
@@ -20,6 +23,7 @@ def apply(
     probabilities: bool = True,
     device: str = "cpu",
     trust: bool = False,
+    guard: bool = False,
     json: bool = False,
 ) -> int:
     """Write calibrated probabilities, mask and confidence of each case; goes on where an earlier run stopped.
@@ -35,15 +39,18 @@ def apply(
         probabilities: write the probabilities of all classes, not only mask and confidence.
         device: where networks and calibrator run, such as cuda.
         trust: import readers and networks of other packages that the deployed folder names.
+        guard: mix towards the uncalibrated probabilities, case by case, where a case lies outside what the calibrator
+            was fitted on; what it keeps of the order of classes stays kept.
         json: print what was written as JSON.
     """
     if (outputs is None) == (images is None):
         raise ValueError("give either --outputs or --images")
     ensemble = CalibratedEnsemble.load(deployed, networks=images is not None, trust=trust).to(torch.device(device))
-    sources = stored_sources(outputs, ensemble) if outputs is not None else []
-    sources += image_sources(images, ensemble) if images is not None else []
+    watch = Guard.load(deployed) if guard else None
+    sources = stored_sources(outputs, ensemble, watch) if outputs is not None else []
+    sources += image_sources(images, ensemble, watch) if images is not None else []
     sha256 = ensemble.deployment.calibrator_sha256
-    index = Application(destination, sha256, precision, probabilities, quiet=json)(sources)
+    index = Application(destination, sha256, precision, probabilities, quiet=json, guarded=guard)(sources)
     if json:
         print(json_format.dumps({"destination": str(destination)} | index))
     else:
@@ -53,4 +60,21 @@ def apply(
             f"{len(index['cases'])} cases ({done} were there already), probabilities exact to {largest:.1e}\n"
             f"{destination / INDEX}"
         )
+        if guard:
+            print(guard_summary(index["cases"], ensemble.pipeline.preserves))
     return 0
+
+
+def guard_summary(cases: dict[str, dict[str, Any]], preserves: Cone | None, most: int = 10) -> str:
+    """What the guard did, for a terminal; the cases farthest from the reference first."""
+    weights = {name: case["identity_weight"] for name, case in cases.items()}
+    outside = sorted((name for name in weights if weights[name] > 0), key=lambda name: -weights[name])
+    if not outside:
+        return f"guard: all {len(cases)} cases lie within what the calibrator was fitted on"
+    named = ", ".join(f"{name} {weights[name]:.0%}" for name in outside[:most])
+    more = f" and {len(outside) - most} more" if len(outside) > most else ""
+    kept = f"; the mixture keeps the {preserves}, as the calibrator does" if preserves else ""
+    return (
+        f"guard: {len(outside)} of {len(cases)} cases lie outside what the calibrator was fitted on{kept}\n"
+        f"weight of the uncalibrated probabilities: {named}{more}"
+    )

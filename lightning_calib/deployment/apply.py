@@ -13,6 +13,7 @@ from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.kit.progress import Display
 
 INDEX, RECORDS = "index.json", "records"
+_LISTED = ("files", "stated_error", "identity_weight")  # facts of a case that the index repeats
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Application:
         precision: of probabilities and confidence.
         probabilities: write the probabilities of all classes, not only mask and confidence.
         quiet: show no progress.
+        guarded: whether the sources stand under a guard; maps with and without one are told apart.
     """
 
     destination: Path
@@ -32,6 +34,7 @@ class Application:
     precision: Precision = "16bit"
     probabilities: bool = True
     quiet: bool = False
+    guarded: bool = False
 
     def __call__(self, sources: Sequence[Source]) -> dict[str, Any]:
         """Calibrate what is not there yet, and write ``index.json``.
@@ -53,9 +56,7 @@ class Application:
             "precision": self.precision,
             "calibrator_sha256": self.calibrator_sha256,
             "written_now": len(waiting),
-            "cases": {
-                name: {key: record[key] for key in ("files", "stated_error")} for name, record in records.items()
-            },
+            "cases": {name: {key: record[key] for key in _LISTED if key in record} for name, record in records.items()},
         }
         write_json(self.destination / INDEX, index)
         return index
@@ -80,6 +81,8 @@ class Application:
             "files": {file.name: file.stat().st_size for file in files},
             "stated_error": STATED_ERROR[self.precision, maps.is_nifti],
         }
+        if maps.identity_weight is not None:
+            record["identity_weight"] = maps.identity_weight
         write_json(self._record(source.case_id), record)
 
     def _record(self, case_id: str) -> Path:
@@ -87,4 +90,5 @@ class Application:
 
     def _made_of(self, source: Source) -> str:
         facts = [source.inputs_sha256, self.calibrator_sha256, self.precision, self.probabilities]
+        facts += ["guarded"] if self.guarded else []
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
