@@ -14,6 +14,7 @@ from torch import Tensor
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, PipelineName, build
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.space import Space, Values
+from lightning_calib.functional.devices import device_of
 from lightning_calib.kit.files import atomic_path
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import (
@@ -227,17 +228,3 @@ def curve_rows(solver: Solver, val: list[tuple[int, float]]) -> list[CurveRow]:
     history = solver.describe()["history"] if full_batch else []
     rows = [CurveRow(step, "objective", value) for step, value in enumerate(history, start=1)]
     return rows + [CurveRow(epoch, "val_nll", nll) for epoch, nll in val]
-
-
-def device_of(accelerator: str) -> torch.device:
-    """The first device of an accelerator in Lightning's words.
-
-    Example:
-        >>> device_of("cpu")
-        device(type='cpu')
-    """
-    if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()):
-        return torch.device("cuda", 0)
-    if accelerator == "mps" or (accelerator == "auto" and torch.backends.mps.is_available()):
-        return torch.device("mps", 0)
-    return torch.device("cpu")

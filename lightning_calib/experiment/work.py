@@ -13,6 +13,7 @@ from lightning_calib.experiment.journal import Journal
 from lightning_calib.experiment.parts import SHARD_VOXELS, ShardJob, part_path, shards, trial_folder
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.tracking import JOURNALS
+from lightning_calib.functional.devices import accelerator_of
 
 _QUIET = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
@@ -80,5 +81,6 @@ def make_trainer(options: Mapping[str, Any], journal: Logger | None, *callbacks:
     }
     merged["logger"] = [logger for logger in loggers if isinstance(logger, Logger)] or False
     merged["callbacks"] = [*(listed if isinstance(listed, list) else [listed]), *callbacks]
+    merged["accelerator"] = accelerator_of(merged.get("accelerator", "auto"))
     merged["strategy"] = {"ddp": "ddp_spawn"}.get(merged.get("strategy", "auto"), merged.get("strategy", "auto"))
     return Trainer(**merged)

@@ -4,6 +4,7 @@ Work on a GPU is queued: the host runs ahead of it until it asks for a number, t
 done. So nothing asks inside an image; what must be known of one is asked for once.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -25,6 +26,35 @@ def sums_device(device: torch.device) -> torch.device:
     """Where float64 sums are taken: on the device itself, unless it has no float64 or no repeatable sums."""
     repeatable = device.type == "cpu" or not torch.are_deterministic_algorithms_enabled()
     return device if repeatable and device.type != "mps" else torch.device("cpu")
+
+
+def accelerator_of(accelerator: Any) -> Any:  # noqa: ANN401  # also Lightning's own objects
+    """Where calibration runs, in Lightning's words: as asked, or on the CPU where that would be Apple's MPS.
+
+    MPS has no float64. Sums of millions of voxels in float32 are wrong, and to send every voxel to the CPU to be summed
+    there is slower than to work there.
+
+    Example:
+        >>> accelerator_of("cpu")
+        'cpu'
+    """
+    asked = accelerator == "mps"
+    found = accelerator == "auto" and torch.backends.mps.is_available() and not torch.cuda.is_available()
+    if asked:
+        warnings.warn("MPS has no float64, which calibration sums in: working on the CPU", stacklevel=2)
+    return "cpu" if asked or found else accelerator
+
+
+def device_of(accelerator: str) -> torch.device:
+    """The first device of an accelerator in Lightning's words; which one that is, the executor says.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    accelerator = accelerator_of(accelerator)
+    on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
 
 
 def chunk_values(device: torch.device, on_cpu: int) -> int:

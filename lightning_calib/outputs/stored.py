@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -180,7 +179,7 @@ class StoredOutputsDataModule(LightningDataModule):
             dataset = ImageBatches(batch_images=self.batch_images, crop=self.crop, **options)
         else:
             dataset = ImageBatches(shuffle=False, **options)
-        return DataLoader(dataset=dataset, batch_size=None, sampler=StepSampler(len(dataset)))
+        return DataLoader(dataset=dataset, batch_size=None, sampler=StepSampler(len(dataset)), pin_memory=self._pinned)
 
     def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
         """Whole cases of ``val``; none where it is empty."""
@@ -202,8 +201,13 @@ class StoredOutputsDataModule(LightningDataModule):
             batch_size=1,
             sampler=EpochSampler(len(case_ids), even=False),
             collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=self._pinned,
         )
+
+    @property
+    def _pinned(self) -> bool:
+        """Whether a Trainer sends batches to a GPU; pinning without need would take a GPU's memory in every process."""
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def _refuse_unlabelled(self) -> None:
         """Every part that has cases needs a voxel that counts."""

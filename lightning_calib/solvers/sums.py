@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator
 from lightning_calib.functional.devices import sums_device
+from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.objective import PooledNLL
 from lightning_calib.solvers.stream import Chunk, Walk
@@ -130,3 +131,22 @@ def pooled_nll(calibrator: Calibrator, ignore_index: int | None, walk: Walk | No
     if walk is not None and isinstance(calibrator, AffineCalibrator):
         return AffineNLL(calibrator, walk)
     return PooledNLL(calibrator, ignore_index)
+
+
+@torch.no_grad()
+def voxel_losses(calibrator: AffineCalibrator, walk: Walk, batch: Batch) -> Tensor:
+    """``-log q_y`` of each voxel of one case ``(n,)``, float32, on voxels that may be prepared already; 0 if ignored.
+
+    Args:
+        calibrator: any affine one.
+        walk: how to prepare voxels.
+        batch: logits ``(1, C, *S)``, target ``(1, *S)`` and the case's id.
+    """
+    logits, target, case_ids = batch
+    weight, bias = calibrator.assemble()
+    matrices = torch.cat([weight, bias.unsqueeze(-1)], dim=-1)
+    found = torch.zeros(target.numel(), device=logits.device)
+    for chunk in walk(logits, target, ["0"] if case_ids is None else case_ids):
+        used = [matrices[expert].to(chunk.features) for expert, _ in chunk.experts]
+        found[chunk.index] = residuals(used, chunk, list(chunk.experts))[0].float()
+    return found
