@@ -1,4 +1,4 @@
-"""Numbers are asked of tensors once a case, not once a chunk: here those are counted that test_fake_cuda.py takes out."""
+"""Numbers are asked of tensors once a case, not once a chunk: counted here is what test_fake_cuda.py takes out."""
 
 import pytest
 import torch
