@@ -3,27 +3,24 @@
 Figures are seconds of processor time, which a machine that is busy with other work changes little.
 """
 
-import resource
+import os
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
-from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment.jobs import Work, evaluation_job, fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
-from lightning_calib.experiment.strips import ROUNDS, Strips, once, seconds_of
+from lightning_calib.experiment.strips import Strips, once, seconds_of
 from lightning_calib.functional.boundary import boundary_distance
-from lightning_calib.kit.files import read_json, write_json
-from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -32,6 +29,8 @@ from lightning_calib.solvers.base import Batch, PassSolver, SolverName
 from lightning_calib.solvers.stream import KeptWalk, Walk
 from lightning_calib.solvers.sums import pooled_nll
 from lightning_calib.tasks.evaluation import EvaluationTask
+
+PASSES = 3  # passes of newton that are timed
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,7 @@ def measure(experiment: Experiment) -> Rates:
         with tempfile.TemporaryDirectory() as folder:
             pooling, distance = sample.pooling(Path(folder)), sample.distances(Path(folder))
             jobs = _fixed(sample.store, Path(folder))
-            start = _start(Path(folder))
-    return Rates(calibrators, pooling, distance, *jobs, *start)
+    return Rates(calibrators, pooling, distance, *jobs, *_start())
 
 
 def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRates:
@@ -127,23 +125,20 @@ def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> Ca
     prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
     for batch in sample.batches:
         list(kept(*batch))  # type: ignore[arg-type]
-    first, each, step = [], [], []
-    for _ in range(ROUNDS):
-        solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
-        assert isinstance(solver, PassSolver)
-        for times in (first, each):
-            times.append(once(lambda: _pass(solver, sample.batches)))  # noqa: B023
-            step.append(once(solver.end_pass))
-            if solver.done:
-                break
-    later = median(each or first)
+    solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
+    assert isinstance(solver, PassSolver)
+    passes, steps = [], []
+    while len(passes) < PASSES and not solver.done:
+        passes.append(once(lambda: _pass(solver, sample.batches)))
+        steps.append(once(solver.end_pass))
+    first, later = passes[0], min(passes[1:] or passes)
     voxels = sample.voxels
     return CalibratorRates(
         "newton",
         prepare / voxels,
-        max(0.0, median(first) - later) / voxels,
+        max(0.0, first - later) / voxels,
         later / voxels,
-        sum(step) / len(step),
+        sum(steps) / len(steps),
         _judge(sample, fresh(), kept) / voxels,
         score,
         kept.used() / voxels,
@@ -193,20 +188,17 @@ def _fixed(store: OutputStore, folder: Path) -> tuple[float, float]:
     return fits[-1], evaluations[-1]
 
 
-def _start(folder: Path) -> tuple[float, int]:
-    """Seconds and bytes of a worker process that has done nothing yet."""
-    with LocalExecutor(slots=1, start=quiet) as executor:
-        (outcome,) = executor.run([folder / "start.json"], _report)
-    if outcome.error is not None:
-        raise RuntimeError(f"a worker process cannot be started here: {outcome.error}")
-    facts = read_json(folder / "start.json")
-    return facts["seconds"], facts["bytes"]
-
-
-def _report(path: Path) -> None:
-    """Write what this process took so far."""
-    memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    write_json(path, {"seconds": time.process_time(), "bytes": memory})
+def _start() -> tuple[float, int]:
+    """Seconds and bytes of a process that has imported what jobs need."""
+    program = (
+        "import resource, time, lightning_calib.experiment.jobs; "
+        "print(time.process_time(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    seconds, memory = done.stdout.split()[-2:]
+    return float(seconds), int(memory)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Literal
 from lightning_calib.calibrators import PipelineName, build
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import Rates
-from lightning_calib.experiment.schedule import Chain
 from lightning_calib.experiment.space import Space
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.cache import FOLDER
@@ -24,11 +23,11 @@ from lightning_calib.solvers.stream import KEPT_BYTES
 Stage = Literal["pooling", "search", "evaluation"]
 STAGES: tuple[Stage, ...] = ("pooling", "search", "evaluation")
 
-# A search that is split: so many trials at once at first, then so many a round, since later draws look at earlier ones.
+# Trials of the first round of a search, and of later ones, whose draws look at earlier rounds.
 FIRST_ROUND, LATER_ROUNDS = 10, 5
 # Bytes for each logit of a case while adam takes a step on it, or while it is scored.
 ADAM_BYTES, SCORE_BYTES = 60, 40
-SHARD_VOXELS = 2**25  # of an evaluation or of pooling that is split
+SHARD_VOXELS = 2**22  # of an evaluation, or of maps
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,9 @@ PASSES = {
     "cms_op": Passes(9, 8, 0.6),
 }
 OTHERS = Passes(10, 8)
+
+# Epochs after which fits of ``lts_ti`` by adam stopped, over draws of the search space.
+EPOCHS = (13, 21, 20)
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,23 @@ def _missing(store: OutputStore, kind: str | None, sizes: dict[str, int]) -> int
 
 @dataclass(frozen=True)
 class Piece:
-    """A job with its length: a chain of one task, or of many where it is split."""
+    """A job with its length.
+
+    Attributes:
+        stage: when it is done.
+        kind: what it is about: a map, a calibrator, a pooling.
+        name: for people.
+        seconds: its length, if one worker does it all.
+        rounds: lengths of the tasks that it is cut into where there is room; tasks of a round run at the same time.
+        local: whether it fits a calibrator that looks at neighbours; these are begun first.
+    """
 
     stage: Stage
     kind: str
-    chain: Chain
+    name: str
+    seconds: float
+    rounds: tuple[tuple[float, ...], ...]
+    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,63 +154,66 @@ class Model:
         experiment: what is to be done; its store is not looked at.
         extent: how much there is to read.
         rates: what a voxel costs.
-        split: cut searches into trials, evaluations into shards of cases, as an executor with many workers does.
     """
 
     experiment: Experiment
     extent: Extent
     rates: Rates
-    split: bool = False
 
     def pieces(self, fits: Sequence[FitJob], scores: Sequence[FitJob]) -> list[Piece]:
         """All jobs, in the order in which they are handed out."""
-        searches = [Piece("search", job.name.calibrator, self.search(job)) for job in fits]
-        searches.sort(key=lambda piece: -piece.chain.longest)
         judged: dict[tuple[int, Pooling], list[FitJob]] = {}
         for job in scores:
             judged.setdefault((job.repeat, job.name.pooling), []).append(job)
-        evaluations = [Piece("evaluation", pooling, self.evaluation(jobs)) for (_, pooling), jobs in judged.items()]
-        return [*self.pooling(), *searches, *evaluations]
+        searches = sorted(map(self.search, fits), key=lambda piece: not piece.local)
+        return [*self.pooling(), *searches, *map(self.evaluation, judged.values())]
 
     def pooling(self) -> list[Piece]:
         """Maps that are made once and kept beside the store."""
-        seconds = {pooling: voxels * self.rates.pooling for pooling, voxels in self.extent.pooled.items() if voxels}
-        if self.extent.distances:
-            seconds["distance"] = self.extent.distances * self.rates.distance  # type: ignore[index]
-        shard = SHARD_VOXELS * self.rates.pooling
-        return [Piece("pooling", name, Chain(name, (_shards(work, shard),))) for name, work in seconds.items()]
+        voxels = {**self.extent.pooled, "distance": self.extent.distances}
+        rates = dict.fromkeys(voxels, self.rates.pooling) | {"distance": self.rates.distance}
+        found = []
+        for kind, count in voxels.items():
+            work = count * rates[kind]
+            if work:
+                found.append(Piece("pooling", kind, kind, work, (_shards(work, SHARD_VOXELS * rates[kind]),)))
+        return found
 
-    def search(self, job: FitJob) -> Chain:
+    def search(self, job: FitJob) -> Piece:
         """Search and fit of one pipeline."""
-        extent, rates = self.extent, self.rates
-        own = rates.calibrators[job.name.calibrator]
-        around = rates.fit_job + 2 * rates.calibrators["identity"].judge * extent.val
+        extent, rates, kind = self.extent, self.rates, job.name.calibrator
+        own = rates.calibrators[kind]
+        around = rates.fit_job + rates.calibrators["identity"].judge * extent.val
         if not own.solver:
-            return Chain(str(job), ((around,),))
-        searched = bool(Space.of(build(job.name.calibrator, extent.num_classes), own.solver).names)
-        trials = self.experiment.trials_of(job) if searched else 1
-        one, first, prepare = self._fit(job, searched)
-        last = around + one
-        if not self.split or trials == 1:
-            return Chain(str(job), ((prepare + first + trials * one + last,),))
-        counts = [min(FIRST_ROUND, trials), *_later(trials - FIRST_ROUND)]
-        rounds = [(prepare + first,), *((prepare + one,) * count for count in counts), (prepare + last,)]
-        return Chain(str(job), tuple(rounds))
+            return Piece("search", kind, str(job), around, ((around,),))
+        searched = bool(Space.of(build(kind, extent.num_classes), own.solver).names)
+        trials = self.experiment.trials_of(job) if searched else 0
+        trial, first, prepare = self._fit(job)
+        last = around + (trial if searched else first)
+        if not searched:
+            return Piece("search", kind, str(job), prepare + last, ((prepare + last,),), job.local)
+        whole = around + prepare + first + trials * trial + last
+        later = [(prepare + trial,) * count for count in _later(trials - FIRST_ROUND)]
+        rounds = ((prepare + first + trial,) * min(FIRST_ROUND, trials), *later, (prepare + last,))
+        return Piece("search", kind, str(job), whole, rounds, job.local)
 
-    def evaluation(self, jobs: Sequence[FitJob]) -> Chain:
-        """Scores of all pipelines of a pooling in one repeat."""
+    def evaluation(self, jobs: Sequence[FitJob]) -> Piece:
+        """Scores of all pipelines of a pooling in one repeat; shards are brought together at the end."""
         voxel = sum(self.rates.calibrators[job.name.calibrator].score for job in jobs)
-        name = f"evaluation of {len(jobs)} pipelines on {jobs[0].name.pooling}, repeat {jobs[0].repeat}"
-        fixed = self.rates.evaluation_job
-        shards = _shards(voxel * self.extent.test, voxel * SHARD_VOXELS if self.split else None)
-        return Chain(name, (tuple(fixed + seconds for seconds in shards),))
+        pooling, repeat, fixed = jobs[0].name.pooling, jobs[0].repeat, self.rates.evaluation_job
+        name = f"evaluation of {len(jobs)} pipelines on {pooling}, repeat {repeat}"
+        work = voxel * self.extent.test
+        shards = tuple(fixed + seconds for seconds in _shards(work, voxel * SHARD_VOXELS))
+        rounds = (shards, (fixed,)) if len(shards) > 1 else (shards,)
+        return Piece("evaluation", pooling, name, fixed + work, rounds)
 
-    def _fit(self, job: FitJob, searched: bool) -> tuple[float, float, float]:
-        """Seconds of a trial, of the fit that trials start from, and of what is prepared once a search."""
+    def _fit(self, job: FitJob) -> tuple[float, float, float]:
+        """Seconds of a trial, of a fit from the identity, and of what a process prepares once."""
         own, extent = self.rates.calibrators[job.name.calibrator], self.extent
         if own.solver == "adam":
             epochs = self.experiment.epochs_of(job, MAX_EPOCHS)
-            return epochs * (own.each * extent.cal + own.judge * extent.val), 0.0, 0.0
+            mean = sum(min(epochs, stop) for stop in EPOCHS) / len(EPOCHS)
+            return mean * (own.each * extent.cal + own.judge * extent.val), 0.0, 0.0
         passes = PASSES.get(job.name.calibrator, OTHERS)
         room = KEPT_BYTES / own.kept if own.kept else 0.0  # voxels that stay prepared, those of cal first
         again_cal, again_val = max(0.0, extent.cal - room), max(0.0, extent.val - max(0.0, room - extent.cal))
@@ -206,7 +223,7 @@ class Model:
             return voxels + count * own.step + own.judge * extent.val + own.prepare * again_val
 
         prepare = own.prepare * (extent.cal - again_cal + extent.val - again_val)
-        return (fit(passes.trial), fit(passes.first), prepare) if searched else (fit(passes.first), 0.0, prepare)
+        return fit(passes.trial), fit(passes.first), prepare
 
     @property
     def memory(self) -> int:
