@@ -42,7 +42,8 @@ class CalibratorRates:
         prepare: bring voxels into the solver's form: once where they are kept, else in every pass.
         first: what the first pass of a fit takes more than later ones.
         each: a pass over ``cal`` in which all experts take part.
-        step: seconds at the end of a pass, whatever the number of voxels.
+        begin: seconds at the end of the first pass, whatever the number of voxels.
+        step: the same at the end of a later one.
         judge: NLL of ``val``.
         score: all scores of ``test``.
         kept: bytes of a prepared voxel.
@@ -52,6 +53,7 @@ class CalibratorRates:
     prepare: float = 0.0
     first: float = 0.0
     each: float = 0.0
+    begin: float = 0.0
     step: float = 0.0
     judge: float = 0.0
     score: float = 0.0
@@ -138,7 +140,8 @@ def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> Ca
         prepare / voxels,
         max(0.0, first - later) / voxels,
         later / voxels,
-        sum(steps) / len(steps),
+        steps[0],
+        sum(steps[1:]) / max(1, len(steps) - 1),
         _judge(sample, fresh(), kept) / voxels,
         score,
         kept.used() / voxels,

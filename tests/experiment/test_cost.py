@@ -12,7 +12,9 @@ from lightning_calib.solvers.stream import KEPT_BYTES
 from tests.experiment.settings import run_small, small_experiment
 from tests.experiment.synthetic import write_outputs
 
-MS = CalibratorRates("newton", prepare=2e-6, first=1e-6, each=3e-6, step=0.5, judge=4e-6, score=5e-6, kept=100.0)
+MS = CalibratorRates(
+    "newton", prepare=2e-6, first=1e-6, each=3e-6, begin=3.0, step=0.5, judge=4e-6, score=5e-6, kept=100.0
+)
 LTS = CalibratorRates("adam", each=7e-6, judge=1e-6, score=9e-6)
 RATES = Rates(
     {"identity": CalibratorRates("", judge=1e-6, score=2e-6), "ms": MS, "ts": MS, "lts": LTS},
@@ -43,7 +45,7 @@ def test_a_search_by_newton_is_the_sum_of_its_passes():
     passes, around, prepare = PASSES["ms"], 1.0 + 2e6 * 1e-6, 3e6 * 2e-6
 
     def fit(count):
-        return 1e6 * 1e-6 + count * (passes.share * 3e-6 * 1e6 + 0.5) + 4e-6 * 2e6
+        return 1e6 * 1e-6 + count * passes.share * 3e-6 * 1e6 + 3.0 + (count - 1) * 0.5 + 4e-6 * 2e6
 
     piece, first, trial = search_of("ms(z)", trials=20), fit(passes.first), fit(passes.trial)
     assert piece.seconds == pytest.approx(prepare + around + first + 20 * trial + around + trial)
@@ -55,7 +57,7 @@ def test_a_search_by_newton_is_the_sum_of_its_passes():
 def test_voxels_beyond_the_memory_of_a_search_are_prepared_in_every_pass():
     large = Extent(3, 10**6, 2 * KEPT_BYTES / 100, 0.0, 0.0, {}, 0)
     passes, room = PASSES["ts"].first, KEPT_BYTES / 100
-    rest = 1.0 + 1e-6 * large.cal + passes * (3e-6 * large.cal + 0.5)
+    rest = 1.0 + 1e-6 * large.cal + passes * 3e-6 * large.cal + 3.0 + (passes - 1) * 0.5
     assert search_of("ts(z)", extent=large).seconds == pytest.approx(2e-6 * room * (1 + passes) + rest)
 
 
