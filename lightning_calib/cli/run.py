@@ -23,12 +23,13 @@ from lightning_calib.report.main_table import NOT_INVARIANT
 
 def run(
     workers: int | None = None,
-    executor: str = "local",
+    executor: str | dict[str, Any] = "local",
     report: bool = True,
     logger: str = "csv",
     experiment: str | None = None,
     preserve: Preserve = "order",
     doctor: bool = True,
+    join: bool = False,
     dry_run: bool = False,
     json: bool = False,
     trainer: TrainerOptions = ONE_DEVICE,
@@ -47,6 +48,8 @@ def run(
         experiment: name of the tracked run; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         doctor: examine the outputs first; an error stops the run.
+        join: share the work with other calls of the same command on the same folder, also on other machines that see
+            it; each job is done once, and each call ends with all results.
         dry_run: say what the run would cost (jobs, hours, disk, memory), and do not begin it.
         json: print what came out as JSON.
         trainer: options of Lightning's Trainer, for fits and evaluations.
@@ -74,6 +77,7 @@ def run(
         trainer=trainer.options,
         display=not json,
         figures=figures if report else None,
+        join=join,
     )
     if json:
         facts = {"calibration": str(planned.folder), "report": str(page) if report else None}

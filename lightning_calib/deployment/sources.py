@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -27,13 +27,50 @@ class Source:
 
     Attributes:
         case_id: its name.
-        inputs_sha256: hash of what it is made of.
+        inputs_sha256: takes the hash of what it is made of.
         calibrate: reads and calibrates it.
     """
 
     case_id: str
-    inputs_sha256: str
+    inputs_sha256: Callable[[], str]
     calibrate: Callable[[], CalibratedMaps]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where cases come from and what calibrates them; goes to every process that does some of them.
+
+    Attributes:
+        deployed: folder of the deployment.
+        outputs: stored member outputs, or None.
+        images: image file or folder of images, or None.
+        device: where networks and calibrator run.
+        trust: import readers and networks of other packages that the deployed folder names.
+    """
+
+    deployed: Path
+    outputs: Path | None = None
+    images: Path | None = None
+    device: str = "cpu"
+    trust: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        if (self.outputs is None) == (self.images is None):
+            raise ValueError("give either --outputs or --images")
+
+
+@cache
+def find_sources(inputs: Inputs) -> tuple[str, dict[str, Source]]:
+    """Hash of the deployed calibrator, and all cases by name; loaded once in a process."""
+    ensemble = CalibratedEnsemble.load(inputs.deployed, networks=inputs.images is not None, trust=inputs.trust)
+    ensemble.to(torch.device(inputs.device))
+    found = stored_sources(inputs.outputs, ensemble) if inputs.outputs is not None else []
+    found += image_sources(inputs.images, ensemble) if inputs.images is not None else []
+    names = [source.case_id for source in found]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"several inputs are called {', '.join(sorted(repeated))}: rename them, maps go by name")
+    return ensemble.deployment.calibrator_sha256, dict(zip(names, found, strict=True))
 
 
 def stored_sources(outputs: Path, ensemble: CalibratedEnsemble) -> list[Source]:
@@ -48,7 +85,10 @@ def stored_sources(outputs: Path, ensemble: CalibratedEnsemble) -> list[Source]:
         geometry = None if case.geometry is None else dict(case.geometry)
         return as_maps(result, case.valid, store.manifest.background, geometry)
 
-    return [Source(case.case_id, case.sha256, partial(calibrate, case.case_id)) for case in store.manifest.cases]
+    return [
+        Source(case.case_id, partial(str, case.sha256), partial(calibrate, case.case_id))
+        for case in store.manifest.cases
+    ]
 
 
 def image_sources(images: Path, ensemble: CalibratedEnsemble) -> list[Source]:
@@ -63,7 +103,7 @@ def image_sources(images: Path, ensemble: CalibratedEnsemble) -> list[Source]:
     preprocessing = deployment.preprocessing
     channels = preprocessing.in_channels if preprocessing is not None and preprocessing.kind == "volume" else 1
     return [
-        Source(case_id, files_hash(files), partial(calibrate, files))
+        Source(case_id, partial(files_hash, files), partial(calibrate, files))
         for case_id, files in find_cases(images, endings, channels)
     ]
 

@@ -17,9 +17,11 @@ from typing import Any
 import torch
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
-from lightning_calib.experiment.jobs import Work, evaluation_job, fit_job
+from lightning_calib.experiment.evaluation_jobs import evaluation_job
+from lightning_calib.experiment.fit_jobs import fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.strips import Strips, once, seconds_of
+from lightning_calib.experiment.work import Work
 from lightning_calib.functional.boundary import boundary_distance
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore

@@ -10,6 +10,8 @@ from math import ceil, prod
 from typing import Literal
 
 from lightning_calib.calibrators import PipelineName, build
+from lightning_calib.experiment.draws import rounds
+from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import Rates
 from lightning_calib.experiment.space import Space
@@ -23,11 +25,8 @@ from lightning_calib.solvers.stream import KEPT_BYTES
 Stage = Literal["pooling", "search", "evaluation"]
 STAGES: tuple[Stage, ...] = ("pooling", "search", "evaluation")
 
-# Trials of the first round of a search, and of later ones, whose draws look at earlier rounds.
-FIRST_ROUND, LATER_ROUNDS = 10, 5
 # Bytes for each logit of a case while adam takes a step on it, or while it is scored.
 ADAM_BYTES, SCORE_BYTES = 60, 40
-SHARD_VOXELS = 2**22  # of an evaluation, or of maps
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ PASSES = {
 }
 OTHERS = Passes(10, 8)
 
-# Epochs after which fits of ``lts_ti`` by adam stopped, over draws of the search space, on 8 small crops of such scenes:
-# a little more than their patience. Fits that go on improving take more, up to the limit that is set.
+# Epochs after which fits of ``lts_ti`` by adam stopped, over draws of the search space, on 8 small crops of such
+# scenes: a little more than their patience. Fits that go on improving take more, up to the limit that is set.
 EPOCHS = (13, 21, 20, 24, 11, 51, 14, 51, 14)
 
 
@@ -196,9 +195,9 @@ class Model:
         if not searched:
             return Piece("search", kind, str(job), prepare + last, ((prepare + last,),), job.local)
         whole = around + prepare + first + trials * trial + last
-        later = [(prepare + trial,) * count for count in _later(trials - FIRST_ROUND)]
-        rounds = ((prepare + first + trial,) * min(FIRST_ROUND, trials), *later, (prepare + last,))
-        return Piece("search", kind, str(job), whole, rounds, job.local)
+        begun, *later = [len(places) for places in rounds(trials)]
+        tried = [(prepare + first + trial,) * begun, *((prepare + trial,) * count for count in later)]
+        return Piece("search", kind, str(job), whole, (*tried, (prepare + last,)), job.local)
 
     def evaluation(self, jobs: Sequence[FitJob]) -> Piece:
         """Scores of all pipelines of a pooling in one repeat; shards are brought together at the end."""
@@ -207,8 +206,8 @@ class Model:
         name = f"evaluation of {len(jobs)} pipelines on {pooling}, repeat {repeat}"
         work = voxel * self.extent.test
         shards = tuple(fixed + seconds for seconds in _shards(work, voxel * SHARD_VOXELS))
-        rounds = (shards, (fixed,)) if len(shards) > 1 else (shards,)
-        return Piece("evaluation", pooling, name, fixed + work, rounds)
+        merged = ((fixed,),) if len(shards) > 1 else ()
+        return Piece("evaluation", pooling, name, fixed + work, (shards, *merged))
 
     def _fit(self, job: FitJob) -> tuple[float, float, float]:
         """Seconds of a trial, of a fit from the identity, and of what a process prepares once."""
@@ -242,8 +241,3 @@ def _shards(seconds: float, most: float | None) -> tuple[float, ...]:
     """Work in equal shards of at most so many seconds."""
     count = 1 if not most else max(1, ceil(seconds / most))
     return (seconds / count,) * count
-
-
-def _later(trials: int) -> list[int]:
-    """Trials of the rounds after the first."""
-    return [min(LATER_ROUNDS, trials - done) for done in range(0, trials, LATER_ROUNDS)]
