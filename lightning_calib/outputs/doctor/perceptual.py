@@ -43,7 +43,8 @@ def perceptual_hash(case: StoredCase) -> PerceptualHash:
     points = lattice(case.shape, grid, _LABELS[len(grid)])
     grey = (case.target[points].double() * _GOLDEN) % 1
     points = lattice(case.shape, grid, _SCORES[len(grid)])
-    scores = score_maps(case)[(slice(None), slice(None), *points)].float()  # (M, C, *lattice)
+    index: tuple[slice | Tensor, ...] = (slice(None), slice(None), *points)
+    scores = score_maps(case)[index].float()  # (M, C, *lattice)
     confidence = scores.softmax(dim=1).mean(dim=0).amax(dim=0).nan_to_num()
     if case.valid is not None:
         confidence = torch.where(case.valid[points], confidence, 1.0)
