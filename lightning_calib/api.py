@@ -23,7 +23,7 @@ from lightning_calib.outputs.manifest import Member, Representation
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.solvers import Certificate, fit
-from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask, gathered
+from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +141,8 @@ def _evaluate(
         for number in range(1 if voxels else len(logits)):
             part = slice(None) if voxels else slice(number, number + 1)
             task.test_step({"logits": logits[part], "target": target[part], "case_id": [str(number)]}, number)
-    return {label: gathered(scores, background) for label, scores in task.by_label().items()}
+    task.conclude()
+    return task.evaluated
 
 
 class Results(results.Results):
@@ -245,7 +246,8 @@ def from_arrays(
     representation: Representation = "logits",
     ignore_index: int | None = None,
     background: int | None = None,
-    groups: Mapping[str, str] | None = None,
+    groups: Mapping[str, str | Sequence[str]] | None = None,
+    group_levels: Sequence[str] | None = None,
     dataset: str | None = None,
 ) -> OutputStore:
     """Write a store of frozen outputs from arrays.
@@ -258,7 +260,9 @@ def from_arrays(
         representation: whether the scores are ``logits`` or ``log_probs``; never guessed from the values.
         ignore_index: label of voxels that count nowhere.
         background: number of the background class.
-        groups: group of each case, such as its patient.
+        groups: group of each case, such as its patient, or its groups, coarsest first: ``("utrecht", "p7")``.
+        group_levels: names of the levels of groups, coarsest first; the coarsest stays whole in group-aware divisions
+            unless these choose another.
         dataset: name of the data set; by default that of the folder around the store.
 
     Example:
@@ -286,6 +290,7 @@ def from_arrays(
         ignore_index=ignore_index,
         representation=representation,
         groups=groups,
+        group_levels=group_levels,
     )
     for case_id, scores in logits.items():
         if case_id not in writer.done:

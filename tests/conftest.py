@@ -47,3 +47,8 @@ def hippocampus_root() -> Path:
 @pytest.fixture(scope="session")
 def massroads_root() -> Path:
     return real_data("massroads")
+
+
+@pytest.fixture(scope="session")
+def nuclei_root() -> Path:
+    return real_data("nuclei")

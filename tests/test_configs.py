@@ -39,6 +39,10 @@ RUNS = {
     "cityscapes": (write_cityscapes, {"crop_size": [32, 64], "val_fraction": 0.3}),
     "brats": (tiny_brats, {"patch_size": [16, 16, 16], "val_fraction": 0.3}),
     "hippocampus": (write_decathlon, {"patch_size": [16, 16, 16], "val_fraction": 0.3}),
+    "nuclei": (
+        write_folder,
+        {"class_names": ["background", "disc", "rod"], "crop_size": [32, 32], "pool_regex": "_b$"},
+    ),
     "folder": (
         write_folder,
         {"class_names": ["background", "disc", "rod"], "crop_size": [32, 32], "val_fraction": 0.3},
@@ -111,6 +115,7 @@ def test_the_network_of_a_config_can_be_built(name):
         ("camvid", {"image_size": [64, 96], "crop_size": [64, 64]}),
         ("hippocampus", {"patch_size": [24, 32, 24]}),
         ("massroads", {"division": "official", "crop_size": [64, 64], "image_size": [128, 128]}),
+        ("nuclei", {"crop_size": [64, 64]}),
     ],
 )
 def test_real_data_load_train_and_predict(name, options, tmp_path, request):

@@ -24,6 +24,7 @@ from lightning_calib.calibrators.pipeline import (
     expand_pipelines,
 )
 from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
+from lightning_calib.calibrators.stack import Stack
 from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
 from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
 from lightning_calib.functional.penalty import dirichlet_penalty
@@ -48,6 +49,7 @@ __all__ = [
     "OrderPreservingScaling",
     "Pipeline",
     "PipelineName",
+    "Stack",
     "TemperatureScaling",
     "VectorScaling",
     "build",

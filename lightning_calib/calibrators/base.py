@@ -1,6 +1,8 @@
 """What every calibrator shares: input checks, precision, chunks of voxels, preservation, the penalty."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
@@ -8,13 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.devices import chunk_values
 from lightning_calib.functional.preservation import preserve
 
 LooksAt = Literal["voxel", "neighbourhood", "features"]
-FittedBy = Literal["newton", "slsqp", "adam"]
+FittedBy = Literal["newton", "slsqp", "adam", "stacking"]
 
-# Values in a chunk of voxels, over all classes: temporaries of `calibrate` stay within a few of these (8 MiB).
+# Values in a chunk of voxels on a CPU, over all classes: temporaries of `calibrate` stay within a few of these (8 MiB).
 CHUNK_VALUES = 2**21
+
+_FINITE = ContextVar("finite", default=False)
+
+
+@contextmanager
+def known_finite() -> Iterator[None]:
+    """Within, calibrators do not look for NaN: the caller has, once for all of them, and no device is waited for."""
+    token = _FINITE.set(True)
+    try:
+        yield
+    finally:
+        _FINITE.reset(token)
 
 
 class Calibrator(nn.Module):
@@ -26,7 +41,8 @@ class Calibrator(nn.Module):
 
     A subclass sets the class facts and writes :meth:`calibrate`; translation-invariant ones get logits whose
     maximum is 0 at every voxel, so that an exact shift of the logits gives the same bits. Where ``preserves`` is
-    set, the result is checked at every voxel and repaired in the last ulp where rounding broke the promise.
+    set, the result is checked at every voxel and repaired in the last ulp where rounding broke the promise. Where a
+    fact depends on the instance, its class says what holds for all and the constructor sets the instance's own.
 
     Attributes:
         name: key in the registry; a class that does not say it goes by its dotted path.
@@ -38,7 +54,7 @@ class Calibrator(nn.Module):
             only merge, and checking the argmax is enough.
         looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
             then fitted on whole images), or further ``features``.
-        solver: the solver that suits it.
+        solver: the solver that suits it; ``stacking`` where it is put together from others that were fitted.
         searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
 
     Args:
@@ -51,7 +67,7 @@ class Calibrator(nn.Module):
     translation_invariant: bool = True
     preserves: Cone | None = None
     monotone: bool = False
-    looks_at: ClassVar[LooksAt] = "voxel"
+    looks_at: LooksAt = "voxel"
     solver: ClassVar[FittedBy] = "adam"
     searched: ClassVar[tuple[str, ...]] = ()
 
@@ -95,7 +111,8 @@ class Calibrator(nn.Module):
         if torch.compiler.is_compiling():  # an exported graph cannot loop over an unknown size
             yield flat
             return
-        yield from torch.split(flat, max(1, CHUNK_VALUES // (flat.shape[0] * flat.shape[1])), dim=-1)
+        values = chunk_values(flat.device, on_cpu=CHUNK_VALUES)
+        yield from torch.split(flat, max(1, values // (flat.shape[0] * flat.shape[1])), dim=-1)
 
     def start(self, logits: Tensor) -> Tensor:
         """Subtract each voxel's maximum where the calibrator is translation invariant."""
@@ -126,15 +143,8 @@ class Calibrator(nn.Module):
                 f"{expected}, got the shape {tuple(logits.shape)} with {logits.shape[1]} entries on axis 1; "
                 f"is the class axis elsewhere, or was the calibrator built for other data?"
             )
-        if logits.numel() == 0 or torch.compiler.is_compiling():
-            return
-        low, high = torch.aminmax(logits.detach())  # NaN goes through to both
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            bad = (~torch.isfinite(logits)).nonzero()
-            raise ValueError(
-                f"logits must be finite, got {logits[tuple(bad[0])].item()} at {tuple(bad[0].tolist())} and "
-                f"{len(bad) - 1} more such values; look for float16 overflow or log(0) where they were made"
-            )
+        if not torch.compiler.is_compiling() and not _FINITE.get():
+            check_finite(logits)
 
     def temperature_map(self, logits: Tensor) -> Tensor | None:
         """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)``, where each voxel has its own."""
@@ -158,7 +168,7 @@ class Calibrator(nn.Module):
         """Number of fitted scalars less the directions that softmax cannot see."""
         return self.num_optimized
 
-    def options(self) -> dict[str, str | int | bool]:
+    def options(self) -> dict[str, Any]:
         """Constructor arguments beyond the first two, from attributes of the same names; stored in files."""
         return {name: getattr(self, name) for name in list(signature(type(self)).parameters)[2:]}
 
@@ -168,3 +178,21 @@ class Calibrator(nn.Module):
             f"num_classes={self.num_classes}, translation_invariant={self.translation_invariant}, "
             f"preserves={self.preserves}"
         )
+
+
+def check_finite(logits: Tensor) -> None:
+    """Refuse NaN and infinite logits; a device is waited for once.
+
+    Example:
+        >>> check_finite(torch.tensor([[0.0, torch.nan]]))
+        Traceback (most recent call last):
+        ...
+        ValueError: logits must be finite, got nan at (0, 1) and 0 more such values; look for float16 overflow or ...
+    """
+    if logits.numel() == 0 or bool(torch.stack(torch.aminmax(logits.detach())).isfinite().all()):  # NaN reaches both
+        return
+    bad = (~torch.isfinite(logits)).nonzero()
+    raise ValueError(
+        f"logits must be finite, got {logits[tuple(bad[0])].item()} at {tuple(bad[0].tolist())} and "
+        f"{len(bad) - 1} more such values; look for float16 overflow or log(0) where they were made"
+    )

@@ -56,7 +56,7 @@ class LocalTemperatureScaling(Calibrator):
     translation_invariant: bool = False
     preserves: Cone | None = "order"
     monotone = True
-    looks_at: ClassVar[LooksAt] = "neighbourhood"
+    looks_at: LooksAt = "neighbourhood"
     searched: ClassVar[tuple[str, ...]] = ("weight_decay",)
 
     def __init__(

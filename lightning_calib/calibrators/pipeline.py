@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -95,7 +95,7 @@ class Pipeline(nn.Module):
         self.calibrator = calibrator
 
     @classmethod
-    def parse(cls, name: str, num_classes: int, spatial_dims: int = 2, **options: str | int | bool) -> Self:
+    def parse(cls, name: str, num_classes: int, spatial_dims: int = 2, **options: Any) -> Self:
         """Pipeline at the identity from a name such as ``cms_op(p)``."""
         parsed = PipelineName.parse(name)
         return cls(parsed.pooling, build(parsed.calibrator, num_classes, spatial_dims, **options))
@@ -140,7 +140,7 @@ PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values()
 def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
     """Pipelines of a list, or of a text with commas, that may hold ``paper`` and ``all``; each once, in order.
 
-    ``all`` is every known calibrator on ``p`` and on ``z``, those of other packages included.
+    ``all`` is every known calibrator that a solver fits on ``p`` and on ``z``, those of other packages included.
 
     Example:
         >>> [str(name) for name in expand_pipelines("ts(z), ms(z), ts(z)")]
@@ -151,6 +151,7 @@ def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
     listed = [text.strip() for text in (names.split(",") if isinstance(names, str) else names)]
     groups = {"paper": PAPER_PIPELINES}
     if "all" in listed:  # looks into installed packages
-        groups["all"] = ("identity(p0)", *(f"{name}({pooling})" for name in CALIBRATORS for pooling in ("p", "z")))
+        fitted = [name for name in CALIBRATORS if CALIBRATORS[name].solver != "stacking"]
+        groups["all"] = ("identity(p0)", *(f"{name}({pooling})" for name in fitted for pooling in ("p", "z")))
     expanded = [name for text in listed if text for name in groups.get(text, (text,))]
     return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))

@@ -22,6 +22,7 @@ _OURS = {
     "cdc": "conditional:ConditionalDirichletCalibration",
     "cms_ap": "conditional:ArgmaxPreservingScaling",
     "cms_op": "conditional:OrderPreservingScaling",
+    "stack": "stack:Stack",
 }
 
 
@@ -69,7 +70,7 @@ def named_in(file: str | Path, name: str) -> type[Calibrator]:
     return CALIBRATORS[name]
 
 
-def build(name: str, num_classes: int, spatial_dims: int = 2, **options: str | int | bool) -> Calibrator:
+def build(name: str, num_classes: int, spatial_dims: int = 2, **options: Any) -> Calibrator:
     """Calibrator by name, at the identity.
 
     Args:

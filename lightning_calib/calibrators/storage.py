@@ -41,10 +41,9 @@ def save_calibrator(
         raise ValueError(f"{len(class_names)} class names for {calibrator.num_classes} classes")
     header = {
         "format_version": FORMAT_VERSION,
-        "name": registered_name(type(calibrator)),
         "num_classes": calibrator.num_classes,
         "spatial_dims": calibrator.spatial_dims,
-        "options": calibrator.options(),
+        **_described(calibrator),
         "class_names": class_names,
         "fitted": fitted,
     }
@@ -53,6 +52,24 @@ def save_calibrator(
     tensors = {key: value.detach().cpu().contiguous() for key, value in calibrator.state_dict().items()}
     with atomic_path(path) as aside:
         save_file(tensors, aside, metadata={_HEADER: json.dumps(header)})
+
+
+def _described(calibrator: Calibrator) -> dict[str, Any]:
+    """Name and options; options may be calibrators themselves, the parts of a stack."""
+    options = {
+        key: [_described(part) for part in value] if isinstance(value, list) else value
+        for key, value in calibrator.options().items()
+    }
+    return {"name": registered_name(type(calibrator)), "options": options}
+
+
+def _built(path: str | Path, facts: dict[str, Any], num_classes: int, spatial_dims: int) -> Calibrator:
+    """Undo :func:`_described`, with parameters as they are at first."""
+    options = {
+        key: [_built(path, part, num_classes, spatial_dims) for part in value] if isinstance(value, list) else value
+        for key, value in facts["options"].items()
+    }
+    return named_in(path, facts["name"])(num_classes, spatial_dims, **options)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
@@ -82,8 +99,7 @@ def load_calibrator(path: str | Path) -> Calibrator:
     Its class must be known: one of ours or of an installed package, registered, or named by the user before.
     """
     header = read_header(path)
-    kind = named_in(path, header["name"])
-    calibrator = kind(header["num_classes"], header["spatial_dims"], **header["options"])
+    calibrator = _built(path, header, header["num_classes"], header["spatial_dims"])
     with safe_open(Path(path), framework="pt") as file:
         state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
     for key, parameter in calibrator.named_parameters():

@@ -10,13 +10,10 @@ from lightning_calib.calibrators.affine import AffineCalibrator
 from lightning_calib.calibrators.base import Calibrator, FittedBy
 from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.simplex import log_mixture, nearest_on_simplex, on_simplex
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 _LOG_BOUNDS = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
-
-# Components of weight 0 may exceed the others by this factor (e^80) in a gradient before it is cut: the value is
-# not touched, and float32 still holds the number.
-_MAX_LOG_RATIO = 80.0
 
 
 class Identity(Calibrator):
@@ -114,30 +111,19 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def mixture(self) -> Tensor:
         """The weights ``(3,)`` on the simplex; without a positive one, all on the tempered part."""
-        positive = within(self.weights, low=0.0)
-        first = torch.eye(3, dtype=positive.dtype, device=positive.device)[0]
-        positive = torch.where(positive.sum() > 0, positive, first)
-        return positive / positive.sum()
+        return on_simplex(self.weights)
 
     def calibrate(self, logits: Tensor) -> Tensor:
-        """Log of the mixture, relative to its largest component of positive weight."""
+        """Log of the mixture."""
         uniform = torch.full_like(logits, -math.log(self.num_classes))
         parts = [(logits / self.temperature).log_softmax(dim=1), logits.log_softmax(dim=1), uniform]
-        stacked = torch.stack(parts)  # (3, B, C, n)
-        weights = self.mixture().to(logits.dtype).view(3, 1, 1, 1)
-        active = stacked.detach().masked_fill(weights.detach() <= 0, -torch.inf)
-        largest = active.amax(dim=0)
-        ratios = (stacked - largest).clamp(max=_MAX_LOG_RATIO).exp()
-        return largest + (weights * ratios).sum(dim=0).log()
+        return log_mixture(torch.stack(parts), self.mixture())
 
     @torch.no_grad()
     def project_(self) -> None:
         """Put the weights on the simplex, at the nearest point of it, and the temperature into its bounds."""
         self.log_temperature.clamp_(*_LOG_BOUNDS)
-        ordered = self.weights.sort(descending=True).values
-        surplus = (ordered.cumsum(0) - 1) / torch.arange(1, 4, device=ordered.device)
-        active = int((ordered > surplus).sum())
-        self.weights.sub_(surplus[active - 1]).clamp_(min=0)
+        self.weights.copy_(nearest_on_simplex(self.weights))
 
     @property
     def num_identifiable(self) -> int:

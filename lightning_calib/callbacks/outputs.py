@@ -1,11 +1,13 @@
 """The callback that brings predictions into an output store."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_info
 
+from lightning_calib.outputs.manifest import Manifest
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction, Prediction
 
@@ -16,11 +18,12 @@ class StoreOutputs(Callback):
     Args:
         open_writer: opens the store; called once in each process, in the first one first.
         case_ids: the cases that the store must hold in the end.
+        finish: write the manifest at the end; False where others write further cases.
     """
 
-    def __init__(self, open_writer: Callable[[], OutputWriter], case_ids: Sequence[str]) -> None:
+    def __init__(self, open_writer: Callable[[], OutputWriter], case_ids: Sequence[str], finish: bool = True) -> None:
         """Keep the arguments; the store is opened when prediction starts."""
-        self.open_writer, self.case_ids = open_writer, list(case_ids)
+        self.open_writer, self.case_ids, self.finish = open_writer, list(case_ids), finish
         self._announced = False
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -56,14 +59,9 @@ class StoreOutputs(Callback):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the manifest once every process has written its cases."""
         trainer.strategy.barrier("all cases are written")
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and self.finish:
             whole = trainer.limit_predict_batches in (None, 1.0)
-            manifest = self.writer.finish(self.case_ids if whole else None)
-            size = sum(case.size for case in manifest.cases)
-            rank_zero_info(f"{self.writer.path}: {len(manifest.cases)} cases, {size / 1e6:,.1f} MB")
-            if manifest.dtype == "float16":
-                shares = ", ".join(f"{name} {share:.4%}" for name, share in manifest.changed_argmax().items())
-                rank_zero_info(f"voxels whose pooled argmax float16 changed: {shares}")
+            say_finished(self.writer.path, self.writer.finish(self.case_ids if whole else None))
         trainer.strategy.barrier("the store is complete")
 
     def _announce(self, shape: tuple[int, ...]) -> None:
@@ -71,3 +69,12 @@ class StoreOutputs(Callback):
         size = self.writer.reserve(self._remaining, shape)
         sizes = "x".join(map(str, shape))
         rank_zero_info(f"{self._remaining} cases (the first has {sizes} voxels) take about {size / 1e6:,.1f} MB")
+
+
+def say_finished(path: Path, manifest: Manifest) -> None:
+    """Say how large a store has become, and what its precision has cost."""
+    size = sum(case.size for case in manifest.cases)
+    rank_zero_info(f"{path}: {len(manifest.cases)} cases, {size / 1e6:,.1f} MB")
+    if manifest.dtype == "float16":
+        shares = ", ".join(f"{name} {share:.4%}" for name, share in manifest.changed_argmax().items())
+        rank_zero_info(f"voxels whose pooled argmax float16 changed: {shares}")

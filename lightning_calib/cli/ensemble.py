@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
@@ -15,7 +15,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import lightning_calib
 from lightning_calib.executors.base import Executor
-from lightning_calib.executors.local import SLOT
 from lightning_calib.kit.child import run_child
 from lightning_calib.kit.progress import spoken
 
@@ -33,35 +32,17 @@ class Job:
         command: what to run.
         log: file for what the process prints.
         progress: JSON file that the process renews after each epoch.
-        gpus: names of the GPUs that members share; empty for none.
     """
 
     name: str
     command: Sequence[str]
     log: Path
     progress: Path
-    gpus: Sequence[str] = ()
-
-
-def visible_gpus(environ: Mapping[str, str], count: int) -> list[str]:
-    """Names of the GPUs that members may use: those of ``CUDA_VISIBLE_DEVICES``, else all ``count``.
-
-    Example:
-        >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "2,5"}, count=2)
-        ['2', '5']
-        >>> visible_gpus({}, count=2)
-        ['0', '1']
-    """
-    named = environ.get("CUDA_VISIBLE_DEVICES")
-    return [str(i) for i in range(count)] if named is None else [gpu for gpu in named.split(",") if gpu]
 
 
 def train_member(job: Job) -> None:
     """Train a member as a process of its own, with the GPU or the threads of the place where this runs."""
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH")]))}
-    slot = os.environ.get(SLOT)
-    if job.gpus and slot is not None:  # executors without numbered places hand out GPUs themselves
-        environment["CUDA_VISIBLE_DEVICES"] = job.gpus[int(slot) % len(job.gpus)]
     run_child(job.command, job.log, environment)
 
 

@@ -8,7 +8,7 @@ from pytorch_lightning import Trainer
 
 from lightning_calib.calibrators import Identity, PipelineName, load_calibrator, read_header
 from lightning_calib.cli.fitted import TRAINER, find_split
-from lightning_calib.experiment.jobs import evaluate_cases
+from lightning_calib.experiment.evaluation_jobs import evaluate_cases
 from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import plain, write_json

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.cli.doctor import table
+from lightning_calib.datasets.groups import Grouping, find_groups
 from lightning_calib.outputs.doctor import examine, has_errors, record_images
 from lightning_calib.outputs.doctor.images import files_below
 from lightning_calib.outputs.imports.folder import ArrayFolders
-from lightning_calib.outputs.imports.loop import CaseSource, find_groups, import_cases
+from lightning_calib.outputs.imports.loop import CaseSource, import_cases
 from lightning_calib.outputs.imports.nnunet import BACKGROUND, DatasetFacts, image_files
 from lightning_calib.outputs.imports.nnunet_model import FoldPredictor
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
@@ -24,6 +25,8 @@ def import_folder(
     ignore_index: int | None = None,
     dataset: str | None = None,
     group_regex: str | None = None,
+    groups_csv: Path | None = None,
+    group_level: str | None = None,
     keep: Keep = "members",
     dtype: StoreDtype = "float32",
     **files: Any,
@@ -39,7 +42,10 @@ def import_folder(
         background: number of the background class, where there is one.
         ignore_index: label of voxels that count nowhere.
         dataset: name of the data set; by default that of the folder around the store.
-        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
+        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_";
+            several pairs for nested groups, coarsest first: "^(?P<site>[a-z]+)_(?P<patient>p[0-9]+)_".
+        groups_csv: table of groups in place of the expression: columns case_id, then levels, coarsest first.
+        group_level: level of groups that divisions keep whole by default; the coarsest where it is not named.
         keep: members, or pooled for z, p and p0 in place of the members.
         dtype: precision of the stored scores.
         **files: see ArrayFolders.
@@ -50,7 +56,8 @@ def import_folder(
     source = ArrayFolders(**files)
     facts = DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, "")
     kept: Representation = "log_probs" if source.representation == "probs" else "logits"
-    return write_store(outputs, source, facts, kept, background, None, group_regex, keep, dtype)
+    groups = _groups(source, group_regex, groups_csv, group_level)
+    return write_store(outputs, source, facts, kept, background, None, groups, keep, dtype)
 
 
 def import_nnunet(
@@ -63,6 +70,8 @@ def import_nnunet(
     training_images: Path | None = None,
     dataset_json: Path | None = None,
     group_regex: str | None = None,
+    groups_csv: Path | None = None,
+    group_level: str | None = None,
     keep: Keep = "members",
     dtype: StoreDtype = "float32",
     **prediction: Any,
@@ -82,7 +91,10 @@ def import_nnunet(
         trust_model_folder: say true to load checkpoints: nnU-Net unpickles them, which can run any program.
         training_images: folder of the images that the folds were trained on, to look for ones that are also here.
         dataset_json: nnU-Net's facts on the data set; by default the one beside the predictions or the model.
-        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_".
+        group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_";
+            several pairs for nested groups, coarsest first: "^(?P<site>[a-z]+)_(?P<patient>p[0-9]+)_".
+        groups_csv: table of groups in place of the expression: columns case_id, then levels, coarsest first.
+        group_level: level of groups that divisions keep whole by default; the coarsest where it is not named.
         keep: members, or pooled for z, p and p0 in place of the members.
         dtype: precision of the stored scores.
         **prediction: see FoldPredictor.
@@ -103,7 +115,16 @@ def import_nnunet(
         )
     representation: Representation = "log_probs" if model is None else "logits"
     remembered = _images(source.case_ids, images, training_images, source.facts.file_ending)
-    return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, group_regex, keep, dtype)
+    groups = _groups(source, group_regex, groups_csv, group_level)
+    return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, groups, keep, dtype)
+
+
+def _groups(source: CaseSource, pattern: str | None, table: Path | None, level: str | None) -> Grouping:
+    """Groups of all cases; cases without any are refused."""
+    grouping, strange = find_groups(source.case_ids, pattern, table, level)
+    if strange:
+        raise StoreError("\n".join(strange))
+    return grouping
 
 
 Remembered = tuple[dict[str, list[Path]], list[Path]]
@@ -124,7 +145,7 @@ def write_store(
     representation: Representation,
     background: int | None,
     images: Remembered | None,
-    group_regex: str | None,
+    groups: Grouping,
     keep: Keep,
     dtype: StoreDtype,
 ) -> int:
@@ -137,7 +158,7 @@ def write_store(
         representation: what the source hands out.
         background: number of the background class.
         images: images behind the cases, and those of the training.
-        group_regex: expression that finds a case's group in its name.
+        groups: groups of the cases.
         keep: members, or pooled.
         dtype: precision of the stored scores.
     """
@@ -152,7 +173,9 @@ def write_store(
         representation=representation,
         keep=keep,
         dtype=dtype,
-        groups=find_groups(source.case_ids, group_regex),
+        groups=groups.names or None,
+        group_levels=groups.levels,
+        group_level=groups.whole,
     )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)

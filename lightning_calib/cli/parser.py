@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from lightning_calib.cli.errors import TRACEBACK, named
+from lightning_calib.cli.executors import EXECUTOR, executor_action, executors_help
 
 # What jsonargparse says about its own ways of trying.
 _NOISE = re.compile(r"\s*(Does not validate|Subtypes:|Errors:|- Expected a <class 'NoneType'>|Given value)")
@@ -38,9 +39,17 @@ class BriefErrors(ArgumentParser):
         print(named("error: " + "\n".join(lines)), file=sys.stderr)
         self.exit(2)
 
+    def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
+        """Add an argument; that of the executor takes its options one by one, too."""
+        action = super().add_argument(*args, **options)
+        if EXECUTOR in args:
+            action.__class__ = executor_action(type(action))
+        return action
+
     def format_help(self, *args: Any) -> str:
-        """Help that calls our programs as this one was called."""
-        return named(super().format_help(*args))
+        """Help that calls our programs as this one was called, with the options of all executors."""
+        chooses = any(EXECUTOR in action.option_strings for action in self._actions)
+        return named(super().format_help(*args) + (executors_help() if chooses else ""))
 
 
 class Parser(BriefErrors):

@@ -20,6 +20,7 @@ def reproduce(
     outputs: str,
     calibration: Path | None = None,
     workers: int | None = None,
+    executor: str | dict[str, Any] = "local",
     studies: list[str] | None = None,
     preserve: Preserve = "order",
     json: bool = False,
@@ -33,7 +34,8 @@ def reproduce(
     Args:
         outputs: folder of the frozen outputs, such as runs/camvid/outputs.
         calibration: where results go; by default a folder named calibration beside the outputs.
-        workers: processes at a time; by default one a core. Results do not depend on it.
+        workers: jobs at a time; by default one a core. Results do not depend on it.
+        executor: where jobs run: local, ray, or the name of another executor.
         studies: which studies to make; by default all that need no further options.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         json: print what came out as JSON.
@@ -45,11 +47,12 @@ def reproduce(
     kinds = [kind for kind in map(STUDIES.__getitem__, studies or STUDIES) if studies or kind.reproduced]
     folder = calibration or Path(outputs).resolve().parent / "calibration"
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        code = run(outputs=outputs, calibration=folder, workers=workers, preserve=preserve, report=False, **protocol)
+        protocol |= {"outputs": outputs, "calibration": folder}
+        code = run(workers=workers, executor=executor, preserve=preserve, report=False, **protocol)
     made: list[str] = []
     left_out: dict[str, str] = {}
     for kind in kinds:
-        study = kind(folder, Path(outputs), study_executor(folder, workers), display=not json)
+        study = kind(folder, Path(outputs), study_executor(folder, workers, executor), display=not json)
         try:
             facts = study.run()
         except (StudyError, StoreError, MissingInput) as problem:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from lightning_calib.cli.cost import show_cost
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.advice import Preserve, describe
@@ -22,12 +23,14 @@ from lightning_calib.report.main_table import NOT_INVARIANT
 
 def run(
     workers: int | None = None,
-    executor: str = "local",
+    executor: str | dict[str, Any] = "local",
     report: bool = True,
     logger: str = "csv",
     experiment: str | None = None,
     preserve: Preserve = "order",
     doctor: bool = True,
+    join: bool = False,
+    dry_run: bool = False,
     json: bool = False,
     trainer: TrainerOptions = ONE_DEVICE,
     **settings: Any,
@@ -45,6 +48,9 @@ def run(
         experiment: name of the tracked run; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         doctor: examine the outputs first; an error stops the run.
+        join: share the work with other calls of the same command on the same folder, also on other machines that see
+            it; each job is done once, and each call ends with all results.
+        dry_run: say what the run would cost (jobs, hours, disk, memory), and do not begin it.
         json: print what came out as JSON.
         trainer: options of Lightning's Trainer, for fits and evaluations.
         **settings: see Experiment.
@@ -55,6 +61,8 @@ def run(
     quiet()
     planned = Experiment(**settings)
     require_healthy(planned.store.path, doctor)
+    if dry_run:
+        return show_cost(planned, workers, json)
     page = planned.folder.resolve().parent / "report" / "index.html"
 
     def figures(results: Results) -> Mapping[str, Path]:
@@ -69,6 +77,7 @@ def run(
         trainer=trainer.options,
         display=not json,
         figures=figures if report else None,
+        join=join,
     )
     if json:
         facts = {"calibration": str(planned.folder), "report": str(page) if report else None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.executors.local import LocalExecutor
+from lightning_calib.executors.base import Executor, make_executor
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.noise import quiet
@@ -23,7 +23,8 @@ class StudyOptions:
     Args:
         calibration: folder that calibrate.py run wrote, such as runs/camvid/calibration.
         outputs: the frozen outputs behind it; by default the folder that the run recorded.
-        workers: processes at a time; by default one a core. Results do not depend on it.
+        workers: jobs at a time; by default one a core. Results do not depend on it.
+        executor: where jobs run: local, ray, or the name of another executor.
         report: also write the report anew, with a section on the study.
         preserve: what the pipeline in the report's headline must keep of the ensemble's ranking of the classes.
         json: print what came out as JSON.
@@ -32,6 +33,7 @@ class StudyOptions:
     calibration: Path
     outputs: Path | None = None
     workers: int | None = None
+    executor: str | dict[str, Any] = "local"
     report: bool = True
     preserve: Preserve = "order"
     json: bool = False
@@ -39,7 +41,7 @@ class StudyOptions:
     def make(self, kind: type[Study], **options: Any) -> int:
         """Make a study, and say what came out; 1 where the study says that something failed."""
         quiet()
-        executor = study_executor(self.calibration, self.workers)
+        executor = study_executor(self.calibration, self.workers, self.executor)
         study = kind(self.calibration, self.outputs, executor, display=not self.json)
         facts = study.run(**options)
         lines = [*study.tell(facts), f"study:  {study.folder}"]
@@ -50,9 +52,9 @@ class StudyOptions:
         return 1 if study.failed(facts) else 0
 
 
-def study_executor(calibration: Path, workers: int | None) -> LocalExecutor:
-    """Worker processes with as many threads as the run's had."""
-    return LocalExecutor(workers, int(Results(calibration).settings.get("threads", 1)), quiet)
+def study_executor(calibration: Path, workers: int | None, executor: str | dict[str, Any] = "local") -> Executor:
+    """An executor whose jobs have as many threads as the run's had."""
+    return make_executor(executor, workers, int(Results(calibration).settings.get("threads", 1)), quiet)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

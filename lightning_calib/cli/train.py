@@ -8,6 +8,7 @@ from functools import partial
 from lightning_calib.cli.commands import Commands, answered
 from lightning_calib.cli.configs import read_older_configs, with_packaged
 from lightning_calib.cli.errors import guarded
+from lightning_calib.kit.child import end_with_parent
 
 COMMANDS: Commands = {
     name: f"lightning_calib.cli.training:{name}" for name in ("fit", "validate", "test", "predict", "ensemble")
@@ -29,6 +30,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(line: list[str]) -> int | None:
     if answered("train.py", str(main.__doc__).partition("\n")[0], COMMANDS, line):
         return 0
+    end_with_parent()
     os.environ.setdefault("WANDB_MODE", "offline")  # online on request: WANDB_MODE=online
     from lightning_calib.cli.training import TrainCLI
     from lightning_calib.kit.noise import silence

@@ -59,7 +59,15 @@ class OutputOptions:
 class MemberTrainer(Trainer):
     """Lightning's Trainer, with one more command and one more option."""
 
-    def predict(self, *args: Any, corruption: Severity | None = None, corruption_seed: int = 0, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
+    def predict(
+        self,
+        *args: Any,
+        corruption: Severity | None = None,
+        corruption_seed: int = 0,
+        executor: str | dict[str, Any] | None = None,
+        parallel: int | None = None,
+        **options: Any,
+    ) -> Any:  # noqa: ANN401  # as the parent has it
         """Predict.
 
         Args:
@@ -67,10 +75,13 @@ class MemberTrainer(Trainer):
             corruption: change every image of the pool set first, mildly or strongly, for the study of shifts; the
                 outputs go to a folder named outputs-mild or outputs-strong.
             corruption_seed: seed of which image is changed how.
+            executor: predict shards of the cases as jobs: local, ray, or the name of another executor; by default all
+                cases are predicted in this process.
+            parallel: jobs at a time; by default one a core.
             **options: those of Lightning's Trainer.
         """
-        if corruption is not None:
-            raise RunError("images are corrupted from the command line: train.py predict --corruption mild")
+        if corruption is not None or executor is not None:
+            raise RunError("shards are predicted and images are corrupted from the command line: train.py predict")
         return super().predict(*args, **options)
 
     def ensemble(
@@ -79,7 +90,7 @@ class MemberTrainer(Trainer):
         datamodule: LightningDataModule,
         members: int = 5,
         parallel: int | None = None,
-        executor: str = "local",
+        executor: str | dict[str, Any] = "local",
     ) -> None:
         """Train all members, each as a process of its own; goes on where an earlier run stopped.
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,12 +18,13 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_calib.callbacks.member import AtomicCheckpoints, ProgressFile, StopWithParent
-from lightning_calib.callbacks.outputs import StoreOutputs
+from lightning_calib.callbacks.outputs import StoreOutputs, say_finished
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.corrupted import corrupted
-from lightning_calib.cli.ensemble import Job, train_members, visible_gpus
+from lightning_calib.cli.ensemble import Job, train_members
 from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
+from lightning_calib.cli.prediction import predict_by
 from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
 from lightning_calib.cli.trainer import (
     LOGGERS,
@@ -37,9 +39,10 @@ from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.corruptions import Severity
 from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
 from lightning_calib.datasets.registry import DATASETS
-from lightning_calib.executors.base import EXECUTORS
-from lightning_calib.executors.local import available_cores
+from lightning_calib.executors.base import make_executor
+from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
+from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.doctor.images import remember_images
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction
@@ -56,7 +59,8 @@ class TrainParser(BriefErrors, LightningArgumentParser):
 class TrainCLI(LightningCLI):
     """LightningCLI with run folders, ensembles and output stores."""
 
-    def __init__(self, args: ArgsType = None) -> None:
+    def __init__(self, args: ArgsType = None, cases: Collection[str] | None = None) -> None:
+        self.cases = cases  # of the pool set, where others predict the rest
         super().__init__(
             model_class=SegmentationTask,
             datamodule_class=SegmentationDataModule,
@@ -178,6 +182,8 @@ class TrainCLI(LightningCLI):
         datamodule: SegmentationDataModule,
         corruption: Severity | None = None,
         corruption_seed: int = 0,
+        executor: str | dict[str, Any] | None = None,
+        parallel: int | None = None,
     ) -> None:
         """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
         preprocessing = self._preprocessing(model, datamodule)  # of clean images
@@ -198,17 +204,38 @@ class TrainCLI(LightningCLI):
             ignore_index=datamodule.ignore_index,
             keep=options.keep,
             dtype=options.dtype,
-            groups=datamodule.groups,
+            groups={case.case_id: case.groups for case in datamodule.splits.pool},
+            group_levels=datamodule.group_levels,
+            group_level=datamodule.group_level,
             preprocessing=preprocessing,
         )
-        store = StoreOutputs(open_writer, datamodule.pool_ids)
-        self.trainer.callbacks.append(store)  # type: ignore[attr-defined]
-        checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
-        ensemble = EnsemblePrediction.load(model, checkpoints)
-        self.trainer.predict(ensemble, datamodule=datamodule, return_predictions=False)
-        if self.trainer.is_global_zero:
+        if executor is None:
+            checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
+            self._predict_here(EnsemblePrediction.load(model, checkpoints), datamodule, open_writer)
+        else:
+            config = self._keep_options("predict.yaml")
+            chosen = make_executor(executor, parallel, int(os.environ.get("OMP_NUM_THREADS") or 1), quiet)
+            say_finished(place.outputs, predict_by(chosen, open_writer, datamodule.pool_ids, config))
+        if self.trainer.is_global_zero and self.cases is None:
             place.describe(datamodule)
             remember_images(place.outputs, datamodule.splits)
+
+    def _predict_here(
+        self, ensemble: EnsemblePrediction, data: SegmentationDataModule, open_writer: Callable[[], OutputWriter]
+    ) -> None:
+        """Predict under the Trainer: all cases of the pool set, or those that are this process's."""
+        if self.cases is not None:
+            data.splits = replace(data.splits, pool=[case for case in data.splits.pool if case.case_id in self.cases])
+        store = StoreOutputs(open_writer, data.pool_ids, finish=self.cases is None)
+        self.trainer.callbacks.append(store)  # type: ignore[attr-defined]
+        self.trainer.predict(ensemble, datamodule=data, return_predictions=False)
+
+    def _keep_options(self, name: str) -> Path:
+        """Write the options for the processes that do the work; they see the folder of the run."""
+        path = self.run.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, yaml.safe_dump(self.given, sort_keys=False))
+        return path
 
     @staticmethod
     def _preprocessing(model: SegmentationTask, datamodule: SegmentationDataModule) -> Preprocessing | None:
@@ -225,7 +252,7 @@ class TrainCLI(LightningCLI):
         datamodule: SegmentationDataModule,
         members: int,
         parallel: int | None,
-        executor: str,
+        executor: str | dict[str, Any],
     ) -> None:
         """Train the members that are not finished, each as a process of its own."""
         first = int(self.options.seed_everything)
@@ -233,15 +260,14 @@ class TrainCLI(LightningCLI):
         for folder in folders:
             folder.refuse_other_config(self.given)
         rank_zero_info(datamodule.summary())
-        path = self.run.path / "ensemble.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, yaml.safe_dump(self.given, sort_keys=False))
-        gpus = visible_gpus(os.environ, torch.cuda.device_count()) if torch.cuda.is_available() else []
-        jobs = [member_job(folder, path, gpus) for folder in folders if not folder.finished]
+        path = self._keep_options("ensemble.yaml")
+        gpus = visible_gpus(os.environ) if torch.cuda.is_available() else []
+        jobs = [member_job(folder, path, one_gpu=bool(gpus)) for folder in folders if not folder.finished]
         rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")
         places = parallel or max(len(gpus), 1)
         threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // places))
-        chosen = EXECUTORS[executor](slots=places, threads=threads)  # type: ignore[call-arg]  # as its registry says
+        chosen = make_executor(executor, slots=places, threads=threads)
+        chosen.check([self.run.path])
         failures = train_members(jobs, chosen)
         if failures:
             told = "\n".join(f"  member {name}: {why}" for name, why in failures.items())
@@ -267,9 +293,9 @@ def _first_process() -> bool:
     return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def member_job(folder: MemberFolder, config: Path, gpus: list[str]) -> Job:
+def member_job(folder: MemberFolder, config: Path, one_gpu: bool) -> Job:
     """The process that trains a member."""
     command = [sys.executable, "-m", "lightning_calib", "train", "fit", "--config", str(config)]
     command += ["--seed_everything", folder.name]
-    command += ["--trainer.devices", "1"] if gpus else []
-    return Job(folder.name, command, folder.log, folder.progress, gpus)
+    command += ["--trainer.devices", "1"] if one_gpu else []
+    return Job(folder.name, command, folder.log, folder.progress)

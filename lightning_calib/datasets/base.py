@@ -10,7 +10,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_calib.datasets.cases import Case, DataError, Splits
+from lightning_calib.datasets.cases import CASE, Case, DataError, Splits, level_depth
 from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
@@ -45,6 +45,14 @@ def at_least(option: str, value: int | Sequence[int] | None, least: int) -> None
         raise ValueError(f"{option} = {value}; give at least {least}")
 
 
+def _misnamed(cases: Sequence[Case], levels: Sequence[str]) -> list[str]:
+    """One line where cases do not have a group for each level."""
+    wrong = [case for case in cases if len(case.groups) != len(levels)]
+    return [
+        f"{c.case_id}: groups {c.groups} for the levels {tuple(levels)}; group_levels names them" for c in wrong[:1]
+    ]
+
+
 class SegmentationDataModule(LightningDataModule):
     """Cases in three parts (training, validation, pool), and loaders for them.
 
@@ -67,6 +75,8 @@ class SegmentationDataModule(LightningDataModule):
         spatial_dims: 2 for images, 3 for volumes.
         ignore_index: label of voxels that count nowhere; None where every voxel counts.
         background: number of the background class; None where there is none.
+        group_levels: names of the levels of groups, coarsest first, such as ``("site", "patient")``.
+        group_level: the level that no division tears apart; ``"case"`` where there is none.
     """
 
     name: str
@@ -75,6 +85,8 @@ class SegmentationDataModule(LightningDataModule):
     spatial_dims: int = 2
     ignore_index: int | None = None
     background: int | None = None
+    group_levels: tuple[str, ...] = ()
+    group_level: str = CASE
 
     def __init__(
         self,
@@ -148,7 +160,7 @@ class SegmentationDataModule(LightningDataModule):
         Raises:
             DataError: listing all problems.
         """
-        found = list(problems)
+        found = [*problems, *_misnamed(splits.pool, self.group_levels)]
         found += [f"no {part} cases" for part in ("train", "pool") if not getattr(splits, part) and not found]
         if self.check:
             self.facts, broken = scan(splits.all, self.inspect, self.recipe())
@@ -166,7 +178,8 @@ class SegmentationDataModule(LightningDataModule):
     @property
     def groups(self) -> dict[str, str]:
         """Group of each case of the pool set: what a split must not tear apart."""
-        return {case.case_id: case.group or case.case_id for case in self.splits.pool}
+        depth = level_depth(self.group_levels, self.group_level)
+        return {case.case_id: case.group(depth) for case in self.splits.pool}
 
     def restore(self, logits: Tensor, case_id: str) -> Tensor:
         """Bring logits from the grid the network saw to the target's grid.
@@ -212,6 +225,14 @@ class SegmentationDataModule(LightningDataModule):
         """Whole cases of the pool set, one by one."""
         return self._loader(self.splits.pool, "predict")
 
+    def _told_groups(self) -> str:
+        """Number of groups of the pool set at each level, in parentheses; empty without groups."""
+        counted = [
+            f"{level}: {len({case.group(depth) for case in self.splits.pool})}"
+            for depth, level in enumerate(self.group_levels, start=1)
+        ]
+        return f" ({', '.join(counted)})" if counted else ""
+
     def class_shares(self) -> list[float] | None:
         """Share of each class among the labelled voxels; None if the cases were not read."""
         counts = [facts["counts"] for facts in self.facts.values() if "counts" in facts]
@@ -221,11 +242,10 @@ class SegmentationDataModule(LightningDataModule):
     def summary(self) -> str:
         """What was found: parts, classes, and what was left out and why."""
         lines = [f"{self.where}: {self.spatial_dims}D, {self.in_channels} channels, {self.num_classes} classes"]
-        groups = len(set(self.groups.values()))
         counts = {part: len(getattr(self.splits, part)) for part in ("train", "val", "pool")}
         lines.append(
             f"  {counts['train']} training, {counts['val']} validation, {counts['pool']} pool cases"
-            f" ({groups} group{'s' if groups != 1 else ''})"
+            + self._told_groups()
         )
         shares = self.class_shares()
         percent = [""] * self.num_classes if shares is None else [f" {100 * share:.2f} %" for share in shares]

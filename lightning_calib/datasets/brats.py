@@ -34,7 +34,7 @@ def find_cases(root: Path) -> tuple[list[Case], list[str]]:
         missing = [path for path in paths if not path.is_file()]
         problems += [f"{path}: no such file" for path in missing]
         if not missing:
-            cases.append(Case(folder.name, tuple(paths[:-1]), paths[-1], patient(folder.name)))
+            cases.append(Case(folder.name, tuple(paths[:-1]), paths[-1], (patient(folder.name),)))
     return cases, problems
 
 
@@ -58,6 +58,8 @@ class BraTS(VolumeFileModule):
 
     name = "brats"
     in_channels = 4
+    group_levels = ("patient",)
+    group_level = "patient"
 
     def __init__(
         self,
@@ -75,13 +77,13 @@ class BraTS(VolumeFileModule):
         else:
             pool, wrong = find_cases(Path(pool_root))
             problems += wrong
-            seen = {case.group for case in pool}
-            rest = [case for case in cases if case.group not in seen]
+            seen = {case.groups for case in pool}
+            rest = [case for case in cases if case.groups not in seen]
         used = {case.case_id for case in (*rest, *pool)}
         left_out = {c.case_id: "a visit of a patient of the pool set" for c in cases if c.case_id not in used}
         train, val = self._hold_out(rest, self.val_fraction)
         self.adopt(Splits(train, val, pool, left_out), problems)
 
     def _hold_out(self, cases: list[Case], fraction: float) -> tuple[list[Case], list[Case]]:
-        kept, held = by_group({case.case_id: case.group for case in cases}, fraction, self.split_seed)
+        kept, held = by_group({case.case_id: case.group(1) for case in cases}, fraction, self.split_seed)
         return pick(cases, kept), pick(cases, held)

@@ -29,8 +29,9 @@ def videos(cases: Sequence[Case]) -> dict[str, list[str]]:
 class CamVid(ImageDataModule):
     """CamVid in the layout of SegNet: ``{train,val,test}/`` and ``{train,val,test}annot/``.
 
-    11 classes; void (11) is ignored. The pool set is the official ``val`` and ``test``, in blocks of
-    consecutive frames; validation is held out of the official ``train`` in such blocks, too.
+    11 classes; void (11) is ignored. The pool set is the official ``val`` and ``test``, in blocks of consecutive
+    frames, which are the groups that stay whole; coarser groups are drives. Validation is held out of the official
+    ``train`` in such blocks, too.
 
     References:
         Brostow, Fauqueur, Cipolla: Semantic object classes in video. Pattern Recognition Letters 2009.
@@ -46,6 +47,8 @@ class CamVid(ImageDataModule):
 
     name = "camvid"
     ignore_index = VOID
+    group_levels = ("drive", "block")
+    group_level = "block"
 
     def __init__(
         self,
@@ -66,13 +69,13 @@ class CamVid(ImageDataModule):
 
     def _split(self, parts: dict[str, list[Case]], block: int, gap: int, pool_gap: int) -> Splits:
         kept, held, near = hold_out_blocks(videos(parts["train"]), block, gap, self.val_fraction, self.split_seed)
-        groups: dict[str, str] = {}
+        groups: dict[str, tuple[str, str]] = {}
         left_out = dict.fromkeys(near, f"closer than {gap + 1} frames to validation")
         for part in ("val", "test"):
             for video, ids in videos(parts[part]).items():
-                blocks, between = time_blocks(ids, block, pool_gap, video)
-                groups |= blocks
+                blocks, between = time_blocks(ids, block, pool_gap, "block")
+                groups |= {case_id: (video, name) for case_id, name in blocks.items()}
                 left_out |= dict.fromkeys(between, "between two blocks of the pool set")
         cases = [case for part in parts.values() for case in part]
-        pool = [replace(case, group=groups[case.case_id]) for case in pick(cases, groups)]
+        pool = [replace(case, groups=groups[case.case_id]) for case in pick(cases, groups)]
         return Splits(pick(cases, kept), pick(cases, held), pool, left_out)

@@ -4,6 +4,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CASE = "case"  # the finest level of groups, which every data set has: each case by itself
+
+
+def group_name(groups: Sequence[str], depth: int, case_id: str) -> str:
+    """Name of the group that a case belongs to at a level; at level 0 it is the case itself.
+
+    Args:
+        groups: the case's groups, coarsest first.
+        depth: number of the level, from 1 for the coarsest; 0 for the case itself.
+        case_id: the case.
+
+    Example:
+        >>> group_name(("utrecht", "p7"), 1, "a"), group_name(("utrecht", "p7"), 2, "a"), group_name((), 0, "a")
+        ('utrecht', 'utrecht/p7', 'a')
+    """
+    return "/".join(groups[:depth]) or case_id
+
+
+def level_depth(levels: Sequence[str], level: str) -> int:
+    """Number of a level, from 1 for the coarsest; 0 for ``"case"``.
+
+    Raises:
+        ValueError: naming the levels that there are.
+    """
+    if level != CASE and level not in levels:
+        raise ValueError(f"there is no level of groups {level!r}; choose one of {', '.join((*levels, CASE))}")
+    return 0 if level == CASE else levels.index(level) + 1
+
 
 @dataclass(frozen=True)
 class Case:
@@ -13,15 +41,25 @@ class Case:
         case_id: name of the case, unique within the data set; also the stem of its stored output.
         images: one file, or one per channel; empty where the image is generated.
         mask: file of the target; None where it is generated.
-        group: what the case must stay together with (patient, sequence, tile); the case itself if empty.
+        groups: what it shares with other cases, coarsest first, such as ``("utrecht", "p7")`` for site and patient;
+            a finer group is known by its coarser ones, too: ``p7`` of another site is another patient.
         window: ``(top, left, height, width)`` of a crop of the file; None for all of it.
     """
 
     case_id: str
     images: tuple[Path, ...] = ()
     mask: Path | None = None
-    group: str = ""
+    groups: tuple[str, ...] = ()
     window: tuple[int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a bare name, which would be taken for a sequence of letters."""
+        if isinstance(self.groups, str):
+            raise TypeError(f"groups of {self.case_id}: write ({self.groups!r},), the names coarsest first")
+
+    def group(self, depth: int) -> str:
+        """Name of the group at a level, see :func:`group_name`."""
+        return group_name(self.groups, depth, self.case_id)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -54,22 +54,24 @@ def find_part(root: Path, part: str) -> tuple[list[Case], list[str]]:
     problems = [f"{images / (n + IMAGE)}: lacks its mask {labels / (n + LABEL)}" for n in sorted(names - masks)]
     problems += [f"{labels / (n + LABEL)}: lacks its image {images / (n + IMAGE)}" for n in sorted(masks - names)]
     cases = [
-        Case(name.split("/")[-1], (images / (name + IMAGE),), labels / (name + LABEL), _group(name))
+        Case(name.split("/")[-1], (images / (name + IMAGE),), labels / (name + LABEL), _groups(name))
         for name in sorted(names & masks)
     ]
     return cases, problems
 
 
-def _group(name: str) -> str:
-    """City and sequence of ``city/city_sequence_frame``."""
-    return name.split("/")[-1].rsplit("_", 1)[0]
+def _groups(name: str) -> tuple[str, ...]:
+    """City and sequence of ``city/city_sequence_frame``; cities have underscores in their names, too."""
+    city, sequence, _ = name.split("/")[-1].rsplit("_", 2)
+    return city, sequence
 
 
 class Cityscapes(ImageDataModule):
     """Cityscapes in the official layout: ``leftImg8bit/<part>/<city>/`` and ``gtFine/<part>/<city>/``.
 
     The pool set is the official ``val``; validation is held out of ``train`` at random: annotated frames come
-    from different 30-frame snippets, so that neighbours are no near-copies.
+    from different 30-frame snippets, so that neighbours are no near-copies. Groups are cities and, in them,
+    sequences; sequences stay whole unless ``group_level`` of a calibration says otherwise.
 
     References:
         Cordts et al.: The Cityscapes dataset for semantic urban scene understanding. CVPR 2016.
@@ -81,6 +83,8 @@ class Cityscapes(ImageDataModule):
     """
 
     name = "cityscapes"
+    group_levels = ("city", "sequence")
+    group_level = "sequence"
 
     def __init__(
         self, root: Path | str = "data/cityscapes", void: Literal["class", "ignore"] = "class", **options: Any

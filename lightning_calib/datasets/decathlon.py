@@ -42,7 +42,8 @@ class Decathlon(VolumeFileModule):
     """A task in the official layout: ``dataset.json``, ``imagesTr/``, ``labelsTr/``.
 
     Every volume is normalised to mean 0 and deviation 1 per channel. The labels of the official test set are
-    not public: the pool set is drawn from the labelled cases.
+    not public: the pool set is drawn from the labelled cases. Each case counts as a patient of its own: a release
+    does not say which volumes are of one person.
 
     References:
         Antonelli et al.: The Medical Segmentation Decathlon. Nature Communications 2022.
@@ -54,6 +55,9 @@ class Decathlon(VolumeFileModule):
             (logits are brought back), or ``"refuse"``.
         options: those of :class:`~lightning_calib.datasets.volumes.VolumeDataModule`.
     """
+
+    group_levels = ("patient",)
+    group_level = "patient"
 
     def __init__(
         self,
@@ -75,9 +79,8 @@ class Decathlon(VolumeFileModule):
         self.adopt(splits, problems)
 
     def _find(self, entries: list[dict[str, str]]) -> tuple[list[Case], list[str]]:
-        cases = [
-            Case(stem(image := self.root / entry["image"]), (image,), self.root / entry["label"]) for entry in entries
-        ]
+        files = [(self.root / entry["image"], self.root / entry["label"]) for entry in entries]
+        cases = [Case(stem(image), (image,), label, (stem(image),)) for image, label in files]
         missing = [
             f"{file}: named in dataset.json, but absent" for c in cases for file in c.files if not file.is_file()
         ]

@@ -7,10 +7,11 @@ import numpy as np
 
 from lightning_calib.datasets.cases import Case, DataError
 from lightning_calib.datasets.checks import CaseFacts
+from lightning_calib.datasets.groups import find_groups
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image
-from lightning_calib.datasets.splits import divide
+from lightning_calib.datasets.splits import divide, divide_by_name
 from lightning_calib.datasets.transforms import Normalization
 
 
@@ -25,9 +26,14 @@ class Folder(ImageDataModule):
         mask_values: what masks hold for class 0, 1, ..., such as ``[0, 255]``; None if the class numbers.
         ignore_label: value in masks that counts nowhere.
         background_class: number of the background class; None where every class counts alike.
-        group_regex: expression whose first pair of parentheses finds, in a file's name, what must stay together.
+        group_regex: expression whose parentheses find groups in a file's name, such as the patient; several pairs for
+            nested groups, coarsest first, which ``(?P<site>...)`` names.
+        groups_csv: table of groups in place of the expression: columns ``case_id``, then levels, coarsest first.
+        group_level: level of groups that parts keep whole, or ``case`` for none; None for the coarsest.
         pool_list: text file that names the pool set's files without ending, one a line; None draws them.
         val_list: the same for validation.
+        pool_regex: expression that finds the pool set's files by their names. Groups are then a matter of the pool set
+            alone: networks may have seen other images of a group, and validation is drawn image by image.
         pool_fraction: share of the cases that form the pool set where there is no list.
         normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
         all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
@@ -44,8 +50,11 @@ class Folder(ImageDataModule):
         ignore_label: int | None = None,
         background_class: int | None = None,
         group_regex: str | None = None,
+        groups_csv: Path | str | None = None,
+        group_level: str | None = None,
         pool_list: Path | str | None = None,
         val_list: Path | str | None = None,
+        pool_regex: str | None = None,
         pool_fraction: float = 0.3,
         normalize: Normalization | None = None,
         all_orientations: bool = False,
@@ -58,10 +67,18 @@ class Folder(ImageDataModule):
         cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"))
         if not cases and list_files(self.root / images, VOLUMES):
             problems = [f"{self.root / images}: holds volumes; use lightning_calib.datasets.volume_folder.VolumeFolder"]
+        grouping, strange = find_groups([case.case_id for case in cases], group_regex, groups_csv, group_level)
+        self.group_levels, self.group_level = grouping.levels, grouping.whole
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
-        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
+        grouped = grouping.assign(cases)
+        if pool_regex is not None and any(lists):
+            raise ValueError("pool_regex says what the pool set is: leave pool_list and val_list out")
+        if pool_regex is None:
+            splits, wrong = divide(grouped, grouping.depth, lists, fractions, self.split_seed)
+        else:
+            splits, wrong = divide_by_name(grouped, pool_regex, self.val_fraction, self.split_seed), []
         self._look_at(cases, normalize)
-        self.adopt(splits, problems + wrong)
+        self.adopt(splits, problems + strange + wrong)
 
     def _look_at(self, cases: list[Case], normalize: Normalization | None) -> None:
         """Take channels and normalisation from the first image that can be read."""

@@ -91,7 +91,7 @@ class ImageDataset(Dataset[dict[str, Any]]):
             "case_id": case.case_id,
         }
         if case.window is not None:
-            sample["geometry"] = {"tile": case.group, "window": list(case.window)}
+            sample["geometry"] = {"tile": "/".join(case.groups), "window": list(case.window)}
         return sample
 
 

@@ -67,7 +67,7 @@ def cut(case: Case, shape: tuple[int, int], crop: int) -> list[Case]:
         replace(
             case,
             case_id=f"{case.case_id}_y{top:04d}_x{left:04d}",
-            group=case.group or case.case_id,
+            groups=case.groups or (case.case_id,),
             window=(top, left, min(crop, shape[0] - top), min(crop, shape[1] - left)),
         )
         for top in range(0, shape[0], crop)
@@ -98,6 +98,8 @@ class MassachusettsRoads(ImageDataModule):
     name = "massroads"
     background = 0
     any_orientation = True
+    group_levels = ("tile",)
+    group_level = "tile"
 
     def __init__(
         self,
@@ -131,7 +133,11 @@ class MassachusettsRoads(ImageDataModule):
         for part in PARTS:
             if part == "train" or (self.root / part).is_dir():
                 found, wrong = pair_folders(
-                    self.root / part / "sat", self.root / part / "map", f"{part}_", PICTURES, tile_of
+                    self.root / part / "sat",
+                    self.root / part / "map",
+                    f"{part}_",
+                    PICTURES,
+                    lambda case_id: (tile_of(case_id),),
                 )
                 tiles, problems = tiles + found, problems + wrong
         return tiles, problems
@@ -142,12 +148,12 @@ class MassachusettsRoads(ImageDataModule):
             return rest, [case for case in tiles if not case.case_id.startswith("train_")]
         if not 0 < pool_size < len(tiles):
             raise ValueError(f"pool_size = {pool_size}, but {self.where} has {len(tiles)} usable tiles; ask for fewer")
-        groups = {case.case_id: case.group for case in tiles}
+        groups = {case.case_id: case.group(1) for case in tiles}
         kept, held = by_group(groups, pool_size / len(tiles), self.split_seed)
         return pick(tiles, kept), pick(tiles, held)
 
     def _finish(self, rest: list[Case], pool: list[Case], left_out: dict[str, str]) -> None:
-        train, val = by_group({c.case_id: c.group for c in rest}, self.val_fraction, self.split_seed)
+        train, val = by_group({c.case_id: c.group(1) for c in rest}, self.val_fraction, self.split_seed)
         if self.crop is not None:
             shapes = {c.case_id: self.facts[c.case_id]["shape"] for c in pool}
             pool = [window for c in pool for window in cut(c, shapes[c.case_id], self.crop)]

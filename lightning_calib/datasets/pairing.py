@@ -12,7 +12,7 @@ def pair_folders(
     masks: Path,
     prefix: str = "",
     suffixes: Sequence[str] = SUFFIXES,
-    group: Callable[[str], str] = lambda case_id: "",
+    groups: Callable[[str], tuple[str, ...]] = lambda case_id: (),
 ) -> tuple[list[Case], list[str]]:
     """Cases of two folders in which an image and its mask have the same name up to the ending.
 
@@ -21,7 +21,7 @@ def pair_folders(
         masks: folder of masks.
         prefix: put before the file's name to make the case id.
         suffixes: endings that count.
-        group: group by case id.
+        groups: groups by case id, coarsest first.
 
     Returns:
         The cases in order of name, and one line for each thing that is wrong.
@@ -39,7 +39,7 @@ def pair_folders(
     problems += [f"{p}: no mask of the same name in {masks}" for s, p in image_of.items() if s not in mask_of]
     problems += [f"{p}: no image of the same name in {images}" for s, p in mask_of.items() if s not in image_of]
     cases = [
-        Case(prefix + name, (image_of[name],), mask_of[name], group(prefix + name))
+        Case(prefix + name, (image_of[name],), mask_of[name], groups(prefix + name))
         for name in image_of
         if name in mask_of
     ]

@@ -7,7 +7,6 @@ keep what belongs together on one side.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -176,30 +175,9 @@ def assert_disjoint(splits: Splits) -> None:
         raise ValueError(f"the same case twice: {'; '.join(dict.fromkeys(clashes))}")
 
 
-def group_cases(cases: list[Case], pattern: str | None) -> tuple[list[Case], list[str]]:
-    """Cases with the group that a regular expression finds in their ids, and one line for each it does not fit.
-
-    Example:
-        >>> cases, wrong = group_cases([Case("p7_slice3"), Case("other")], "^(p[0-9]+)_")
-        >>> cases[0].group, wrong
-        ('p7', ["other: group_regex '^(p[0-9]+)_' does not fit its name"])
-    """
-    if pattern is None:
-        return [replace(case, group=case.case_id) for case in cases], []
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"group_regex {pattern!r} is no regular expression: {error}") from error
-    if compiled.groups < 1:
-        raise ValueError(f"group_regex {pattern!r} needs a pair of parentheses around what names the group")
-    found = [(case, compiled.search(case.case_id)) for case in cases]
-    wrong = [f"{case.case_id}: group_regex {pattern!r} does not fit its name" for case, match in found if not match]
-    return [replace(case, group=match.group(1)) for case, match in found if match], wrong
-
-
 def divide(
     cases: list[Case],
-    pattern: str | None,
+    depth: int,
     lists: tuple[Path | str | None, Path | str | None],
     fractions: tuple[float, float],
     seed: int,
@@ -208,30 +186,55 @@ def divide(
 
     Args:
         cases: all cases.
-        pattern: regular expression that finds a case's group, see :func:`group_cases`.
+        depth: number of the level of groups that stays whole; 0 for cases by themselves.
         lists: files that name the pool set's and validation's cases; None to draw them.
         fractions: shares to draw where there is no list.
         seed: seed of the draw.
 
     Returns:
-        The parts, and one line for each case without a group and each group that a list tears apart.
+        The parts, and one line for each group that a list tears apart.
     """
 
     def hold_out(rest: list[Case], file: Path | str | None, fraction: float) -> Parts:
-        groups = {case.case_id: case.group for case in rest}
+        groups = {case.case_id: case.group(depth) for case in rest}
         return by_group(groups, fraction, seed) if file is None else by_list(groups, Path(file))
 
-    cases, strange = group_cases(cases, pattern)
     kept, pool = hold_out(cases, lists[0], fractions[0])
     train, val = hold_out(pick(cases, kept), lists[1], fractions[1])
     splits = Splits(pick(cases, train), pick(cases, val), pick(cases, pool))
-    return splits, strange + _torn(splits)
+    return splits, _torn(splits, depth)
 
 
-def _torn(splits: Splits) -> list[str]:
+def divide_by_name(cases: list[Case], pool_pattern: str, fraction: float, seed: int) -> Splits:
+    """Hold out the cases whose ids fit an expression as the pool set, then a fraction of the others for validation.
+
+    Groups may be in several parts: networks that have seen some images of a site are calibrated on others.
+
+    Args:
+        cases: all cases.
+        pool_pattern: regular expression that fits the ids of the pool set.
+        fraction: share of the other cases to draw for validation.
+        seed: seed of the draw.
+
+    Example:
+        >>> splits = divide_by_name([Case(f"site{n}") for n in range(4)], "[23]$", 0.5, seed=0)
+        >>> len(splits.train), len(splits.val), [case.case_id for case in splits.pool]
+        (1, 1, ['site2', 'site3'])
+    """
+    try:
+        chosen = re.compile(pool_pattern)
+    except re.error as error:
+        raise ValueError(f"pool_regex {pool_pattern!r} is no regular expression: {error}") from error
+    pool = [case for case in cases if chosen.search(case.case_id)]
+    rest = [case for case in cases if not chosen.search(case.case_id)]
+    train, val = by_fraction([case.case_id for case in rest], fraction, seed)
+    return Splits(pick(rest, train), pick(rest, val), pool)
+
+
+def _torn(splits: Splits, depth: int) -> list[str]:
     """One line for each group with cases in several parts."""
     homes: dict[str, set[str]] = {}
     for part, cases in (("training", splits.train), ("validation", splits.val), ("pool", splits.pool)):
         for case in cases:
-            homes.setdefault(case.group, set()).add(part)
+            homes.setdefault(case.group(depth), set()).add(part)
     return [f"group {g!r} is in {' and '.join(sorted(h))}; list all of it" for g, h in homes.items() if len(h) > 1]

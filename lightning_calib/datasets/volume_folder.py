@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.groups import find_groups
 from lightning_calib.datasets.pairing import pair_folders
 from lightning_calib.datasets.readers import VOLUMES
 from lightning_calib.datasets.splits import divide
@@ -21,7 +22,10 @@ class VolumeFolder(VolumeFileModule):
         masks: name of the folder of masks.
         ignore_label: value in masks that counts nowhere.
         background_class: number of the background class.
-        group_regex: expression whose first pair of parentheses finds, in a file's name, what must stay together.
+        group_regex: expression whose parentheses find groups in a file's name, such as the patient; several pairs for
+            nested groups, coarsest first, which ``(?P<site>...)`` names.
+        groups_csv: table of groups in place of the expression: columns ``case_id``, then levels, coarsest first.
+        group_level: level of groups that parts keep whole, or ``case`` for none; None for the coarsest.
         pool_list: text file that names the pool set's files without ending, one a line; None draws them.
         val_list: the same for validation.
         pool_fraction: share of the cases that form the pool set where there is no list.
@@ -39,6 +43,8 @@ class VolumeFolder(VolumeFileModule):
         ignore_label: int | None = None,
         background_class: int = 0,
         group_regex: str | None = None,
+        groups_csv: Path | str | None = None,
+        group_level: str | None = None,
         pool_list: Path | str | None = None,
         val_list: Path | str | None = None,
         pool_fraction: float = 0.3,
@@ -51,10 +57,12 @@ class VolumeFolder(VolumeFileModule):
         self.ignore_index, self.background = ignore_label, background_class
         self.volume_reader = VolumeReader(content_only=content_only)
         cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*VOLUMES, ".npy"))
+        grouping, strange = find_groups([case.case_id for case in cases], group_regex, groups_csv, group_level)
+        self.group_levels, self.group_level = grouping.levels, grouping.whole
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)
-        splits, wrong = divide(cases, group_regex, lists, fractions, self.split_seed)
+        splits, wrong = divide(grouping.assign(cases), grouping.depth, lists, fractions, self.split_seed)
         self.in_channels = _channels(cases)
-        self.adopt(splits, problems + wrong + self.settle_spacing(splits, mixed_spacing))
+        self.adopt(splits, problems + strange + wrong + self.settle_spacing(splits, mixed_spacing))
 
     def recipe(self) -> str:
         """Also depends on what the first volume was."""

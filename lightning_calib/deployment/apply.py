@@ -2,63 +2,80 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_calib.deployment.folder import DeploymentError
 from lightning_calib.deployment.maps import STATED_ERROR, Precision, write_maps
-from lightning_calib.deployment.sources import Source
+from lightning_calib.deployment.sources import Inputs, Source, find_sources
+from lightning_calib.executors.base import Executor
 from lightning_calib.kit.files import read_json, write_json
 from lightning_calib.kit.progress import Display
 
 INDEX, RECORDS = "index.json", "records"
+TOLD = 10  # cases that an error names
+_LISTED = ("files", "stated_error", "identity_weight")  # facts of a case that the index repeats
 
 
 @dataclass(frozen=True)
 class Application:
-    """Where and how calibrated maps are written.
+    """What is calibrated, and where and how maps are written; goes to every process that does some of them.
 
     Args:
+        inputs: the cases and the deployed pipeline.
         destination: folder of the maps.
-        calibrator_sha256: hash of the deployed calibrator; maps of another one are written again.
         precision: of probabilities and confidence.
         probabilities: write the probabilities of all classes, not only mask and confidence.
-        quiet: show no progress.
     """
 
+    inputs: Inputs
     destination: Path
-    calibrator_sha256: str
     precision: Precision = "16bit"
     probabilities: bool = True
-    quiet: bool = False
 
-    def __call__(self, sources: Sequence[Source]) -> dict[str, Any]:
+    def run(self, executor: Executor, quiet: bool = False) -> dict[str, Any]:
         """Calibrate what is not there yet, and write ``index.json``.
+
+        Args:
+            executor: where cases are calibrated.
+            quiet: show no progress.
 
         Returns:
             The index: precision with its stated error, and the files of each case.
+
+        Raises:
+            DeploymentError: where cases failed, once all others are written.
         """
-        names = [source.case_id for source in sources]
-        if repeated := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"several inputs are called {', '.join(sorted(repeated))}: rename them, maps go by name")
-        waiting = [source for source in sources if not self.is_done(source)]
+        find_sources.cache_clear()  # the folders may have changed since an earlier call
+        calibrator, sources = find_sources(self.inputs)
+        waiting = [name for name, source in sources.items() if not self.is_done(source)]
         (self.destination / RECORDS).mkdir(parents=True, exist_ok=True)
-        with Display(["case"] * len(waiting), quiet=self.quiet) as display:
-            for source in waiting:
-                self.write(source)
-                display.done("case", source.case_id)
-        records = {name: read_json(self._record(name)) for name in names}
+        failed = self._write_all(executor, waiting, quiet)
+        if failed:
+            lines = [f"  {name}: {error}" for name, error in failed.items()]
+            told = "\n".join(lines[:TOLD] + ([f"  and {len(lines) - TOLD} more"] if len(lines) > TOLD else []))
+            raise DeploymentError(f"{len(failed)} of {len(waiting)} cases failed, the others are written:\n{told}")
+        records = {name: read_json(self._record(name)) for name in sources}
         index = {
             "precision": self.precision,
-            "calibrator_sha256": self.calibrator_sha256,
+            "calibrator_sha256": calibrator,
             "written_now": len(waiting),
-            "cases": {
-                name: {key: record[key] for key in ("files", "stated_error")} for name, record in records.items()
-            },
+            "cases": {name: {key: record[key] for key in _LISTED if key in record} for name, record in records.items()},
         }
         write_json(self.destination / INDEX, index)
         return index
+
+    def _write_all(self, executor: Executor, names: list[str], quiet: bool) -> dict[str, str]:
+        """Write the maps of some cases; the errors of those that failed."""
+        failed = {}
+        with executor, Display(["case"] * len(names), executor.slots, quiet=quiet, doing=executor.doing) as shown:
+            executor.check([self.destination])
+            for outcome in executor.run(names, self.write):
+                shown.done("case", outcome.job if outcome.error is None else f"FAILED {outcome.job}")
+                if outcome.error is not None:
+                    failed[outcome.job] = outcome.error.partition("\n")[0]
+        return failed
 
     def is_done(self, source: Source) -> bool:
         """Whether the maps of a case are there, made of the same inputs in the same way."""
@@ -70,21 +87,25 @@ class Application:
         whole = all(file.is_file() and file.stat().st_size == size for file, size in files.items())
         return whole and record["made_of"] == self._made_of(source)
 
-    def write(self, source: Source) -> None:
+    def write(self, case_id: str) -> None:
         """Calibrate one case; its record comes last and says that the maps are whole."""
-        self._record(source.case_id).unlink(missing_ok=True)
+        source = find_sources(self.inputs)[1][case_id]
+        self._record(case_id).unlink(missing_ok=True)
         maps = source.calibrate()
-        files = write_maps(self.destination, source.case_id, maps, self.precision, self.probabilities)
+        files = write_maps(self.destination, case_id, maps, self.precision, self.probabilities)
         record = {
             "made_of": self._made_of(source),
             "files": {file.name: file.stat().st_size for file in files},
             "stated_error": STATED_ERROR[self.precision, maps.is_nifti],
         }
-        write_json(self._record(source.case_id), record)
+        if maps.identity_weight is not None:
+            record["identity_weight"] = maps.identity_weight
+        write_json(self._record(case_id), record)
 
     def _record(self, case_id: str) -> Path:
         return self.destination / RECORDS / f"{case_id}.json"
 
     def _made_of(self, source: Source) -> str:
-        facts = [source.inputs_sha256, self.calibrator_sha256, self.precision, self.probabilities]
+        facts = [source.inputs_sha256(), find_sources(self.inputs)[0], self.precision, self.probabilities]
+        facts += ["guarded"] if self.inputs.guard else []
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -4,9 +4,10 @@ import statistics
 from typing import Any, Literal
 
 from lightning_calib.calibrators import Calibrator, Identity, PipelineName
-from lightning_calib.experiment.fitting import device_of, fresh
+from lightning_calib.experiment.fitting import fresh
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.space import Values
+from lightning_calib.functional.devices import device_of
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName, choose_solver, make_solver, mean_nll

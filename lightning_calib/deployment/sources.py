@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_calib.datasets.readers import list_files, stem, suffix
 from lightning_calib.deployment.ensemble import Calibrated, CalibratedEnsemble
 from lightning_calib.deployment.folder import DeploymentError
+from lightning_calib.deployment.guard import Guard, Guarded
 from lightning_calib.deployment.maps import CalibratedMaps
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
@@ -27,43 +28,93 @@ class Source:
 
     Attributes:
         case_id: its name.
-        inputs_sha256: hash of what it is made of.
+        inputs_sha256: takes the hash of what it is made of.
         calibrate: reads and calibrates it.
     """
 
     case_id: str
-    inputs_sha256: str
+    inputs_sha256: Callable[[], str]
     calibrate: Callable[[], CalibratedMaps]
 
 
-def stored_sources(outputs: Path, ensemble: CalibratedEnsemble) -> list[Source]:
-    """Cases of an output store; nothing is written beside it."""
+@dataclass(frozen=True)
+class Inputs:
+    """Where cases come from and what calibrates them; goes to every process that does some of them.
+
+    Attributes:
+        deployed: folder of the deployment.
+        outputs: stored member outputs, or None.
+        images: image file or folder of images, or None.
+        device: where networks and calibrator run.
+        trust: import readers and networks of other packages that the deployed folder names.
+        guard: mix cases unlike the reference towards the uncalibrated probabilities; such maps are told apart.
+    """
+
+    deployed: Path
+    outputs: Path | None = None
+    images: Path | None = None
+    device: str = "cpu"
+    trust: bool = False
+    guard: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        if (self.outputs is None) == (self.images is None):
+            raise ValueError("give either --outputs or --images")
+
+
+@cache
+def find_sources(inputs: Inputs) -> tuple[str, dict[str, Source]]:
+    """Hash of the deployed calibrator, and all cases by name; loaded once in a process."""
+    ensemble = CalibratedEnsemble.load(inputs.deployed, networks=inputs.images is not None, trust=inputs.trust)
+    ensemble.to(torch.device(inputs.device))
+    guard = Guard.load(inputs.deployed) if inputs.guard else None
+    found = stored_sources(inputs.outputs, ensemble, guard) if inputs.outputs is not None else []
+    found += image_sources(inputs.images, ensemble, guard) if inputs.images is not None else []
+    names = [source.case_id for source in found]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"several inputs are called {', '.join(sorted(repeated))}: rename them, maps go by name")
+    return ensemble.deployment.calibrator_sha256, dict(zip(names, found, strict=True))
+
+
+def stored_sources(outputs: Path, ensemble: CalibratedEnsemble, guard: Guard | None = None) -> list[Source]:
+    """Cases of an output store, perhaps under a guard; nothing is written beside it."""
     store = OutputStore(outputs)
     ensemble.deployment.refuse_others(store.manifest, outputs)
     cases = StoredCases(store, ensemble.pipeline.pooling, cache=False)
 
     def calibrate(case_id: str) -> CalibratedMaps:
         case = store[case_id]
-        result = ensemble.calibrate_pooled(cases.pooled(case_id)[None])
+        if guard is None:
+            result: Calibrated | Guarded = ensemble.calibrate_pooled(cases.pooled(case_id)[None])
+        else:
+            result = guard.stored(ensemble, cases, case_id)
         geometry = None if case.geometry is None else dict(case.geometry)
         return as_maps(result, case.valid, store.manifest.background, geometry)
 
-    return [Source(case.case_id, case.sha256, partial(calibrate, case.case_id)) for case in store.manifest.cases]
+    return [
+        Source(case.case_id, partial(str, case.sha256), partial(calibrate, case.case_id))
+        for case in store.manifest.cases
+    ]
 
 
-def image_sources(images: Path, ensemble: CalibratedEnsemble) -> list[Source]:
-    """Image files: a folder of them, or one."""
+def image_sources(images: Path, ensemble: CalibratedEnsemble, guard: Guard | None = None) -> list[Source]:
+    """Image files: a folder of them, or one; perhaps under a guard."""
     deployment = ensemble.deployment
     endings = ensemble.require_loader().endings
 
     def calibrate(files: list[Path]) -> CalibratedMaps:
-        result, loaded = ensemble.calibrate_files(files)
+        scores, loaded = ensemble.scores_of(files)
+        if guard is None:
+            result: Calibrated | Guarded = ensemble.calibrate(scores)
+        else:
+            result = guard.calibrate(ensemble, scores, [loaded.valid])
         return as_maps(result, loaded.valid, deployment.background, loaded.geometry)
 
     preprocessing = deployment.preprocessing
     channels = preprocessing.in_channels if preprocessing is not None and preprocessing.kind == "volume" else 1
     return [
-        Source(case_id, files_hash(files), partial(calibrate, files))
+        Source(case_id, partial(files_hash, files), partial(calibrate, files))
         for case_id, files in find_cases(images, endings, channels)
     ]
 
@@ -98,7 +149,10 @@ def files_hash(files: list[Path]) -> str:
 
 
 def as_maps(
-    result: Calibrated, valid: Tensor | None, background: int | None, geometry: dict[str, object] | None
+    result: Calibrated | Guarded,
+    valid: Tensor | None,
+    background: int | None,
+    geometry: dict[str, object] | None,
 ) -> CalibratedMaps:
     """Maps of a batch of one; where the networks saw nothing, the background is certain if there is one."""
     probs, mask, confidence = result.log_probs[0].exp().float().cpu(), result.mask[0].cpu(), result.confidence[0].cpu()
@@ -106,4 +160,5 @@ def as_maps(
         certain = torch.zeros(len(probs)).index_fill(0, torch.tensor([background]), 1.0)
         probs = torch.where(valid, probs, certain.view(-1, *(1 for _ in mask.shape)))
         mask, confidence = mask.where(valid, background), confidence.where(valid, 1.0)
-    return CalibratedMaps(probs, mask, confidence.float(), geometry)
+    weight = float(result.weight) if isinstance(result, Guarded) else None
+    return CalibratedMaps(probs, mask, confidence.float(), geometry, weight)

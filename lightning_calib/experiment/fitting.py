@@ -1,16 +1,21 @@
 """Fits of one pipeline on one repeat, by whichever solver, judged on ``val``: without a Trainer, or under one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, PipelineName, build
 from lightning_calib.experiment.rows import CurveRow
-from lightning_calib.experiment.space import Values
+from lightning_calib.experiment.space import Space, Values
+from lightning_calib.functional.devices import device_of
+from lightning_calib.kit.files import atomic_path
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import (
     AdamSolver,
@@ -26,6 +31,8 @@ from lightning_calib.solvers.stream import KeptWalk
 from lightning_calib.solvers.sums import pooled_nll
 from lightning_calib.tasks.calibration import CalibrationTask, DeviceBatches
 
+START = "start.safetensors"
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -36,19 +43,21 @@ class Fitted:
         val_nll: NLL over all voxels of ``val``.
         certificate: what the solver says about it.
         curve: objective after each pass, NLL of ``val`` where it was taken.
+        values: hyperparameters.
     """
 
     state: dict[str, Tensor]
     val_nll: float
     certificate: dict[str, Any]
     curve: list[CurveRow]
+    values: Values = field(default_factory=dict)
 
 
 class PipelineFitter:
     """Fits of one pipeline; each depends on its hyperparameters and the seed only, not on the ones before.
 
-    Full-batch fits start at the optimum for the default strengths, which is found once: the way from there to the
-    optimum of other strengths is short. The voxels are prepared once, too.
+    Where there is something to search, full-batch fits start at the optimum for the default strengths, which is found
+    once: the way from there to the optimum of other strengths is short. The voxels are prepared once, too.
 
     Args:
         name: the pipeline.
@@ -57,23 +66,37 @@ class PipelineFitter:
         seed: seed of what adam draws at random.
         accelerator: where fits run, in Lightning's words.
         max_epochs: most epochs of adam.
+        folder: where processes that share a search keep the common start; None for none.
+
+    Attributes:
+        space: what is searched.
+        start: parameters that full-batch fits start from, once there was one; None for the identity.
     """
 
     def __init__(
         self,
-        name: PipelineName,
+        name: PipelineName | str,
         data: StoredOutputsDataModule,
         solver: SolverName = "auto",
         seed: int = 0,
         accelerator: str = "auto",
         max_epochs: int = MAX_EPOCHS,
+        folder: Path | None = None,
     ) -> None:
         if not data.ids("val"):
             raise ValueError("val has no cases: hyperparameters are chosen on it; give it a size")
-        data.pooling = name.pooling
-        self.name, self.data, self.seed, self.accelerator, self.max_epochs = name, data, seed, accelerator, max_epochs
+        self.name = PipelineName.parse(name) if isinstance(name, str) else name
+        data.pooling = self.name.pooling
+        self.data, self.seed, self.accelerator, self.max_epochs, self.folder = (
+            data,
+            seed,
+            accelerator,
+            max_epochs,
+            folder,
+        )
         self.device = device_of(accelerator)
         self.solver: SolverName = choose_solver(self.fresh()) if solver == "auto" else solver
+        self.space = Space.of(self.fresh(), self.solver)
         self.start: dict[str, Tensor] | None = None
         self.walk = self._kept(self.fresh().to(self.device))
 
@@ -81,19 +104,19 @@ class PipelineFitter:
         """A calibrator at the identity."""
         return fresh(self.name, self.data, self.seed)
 
+    @property
+    def has_parameters(self) -> bool:
+        """Whether there is anything to fit."""
+        return bool(list(self.fresh().parameters()))
+
     def identity_nll(self) -> float:
         """NLL of ``val`` without calibration."""
         return mean_nll(Identity(self.data.num_classes), self._val(), self.data.ignore_index)[0]
 
-    def __call__(self, values: Values, warm: bool = False) -> Fitted:
-        """Fit with the given hyperparameters.
-
-        Args:
-            values: hyperparameters; the others keep their defaults.
-            warm: start full-batch fits at the optimum for the defaults, because there are more to come.
-        """
+    def __call__(self, values: Values) -> Fitted:
+        """Fit with the given hyperparameters; the others keep their defaults."""
         calibrator = self.fresh()
-        if warm and self.solver != "adam":
+        if self.warm:
             calibrator.load_state_dict(self._warm_start())
         solver = self._solve(calibrator.to(self.device), values)
         if isinstance(solver, AdamSolver):
@@ -101,7 +124,7 @@ class PipelineFitter:
         else:
             nll = self._val_nll(calibrator)
             val = [(solver.passes, nll)]
-        return Fitted(calibrator.cpu().state_dict(), nll, solver.describe(), curve_rows(solver, val))
+        return Fitted(calibrator.cpu().state_dict(), nll, solver.describe(), curve_rows(solver, val), dict(values))
 
     def under(self, trainer: Trainer, values: Values) -> CalibrationTask:
         """The fit of ``values`` once more under a Trainer, from the same start with the same voxels: the same bits.
@@ -118,7 +141,7 @@ class PipelineFitter:
             self.data.ignore_index,
             solver=self.solver,
             max_epochs=self.max_epochs,
-            start=self.start,
+            start=self._warm_start() if self.warm else None,
             walk=self.walk if same_place else self._kept(self.fresh()),
             val_every_pass=False,
             **values,  # type: ignore[arg-type]  # floats and integers as the space draws them
@@ -141,10 +164,28 @@ class PipelineFitter:
         calibrator.load_state_dict(fitted.state)
         return calibrator
 
+    @property
+    def warm(self) -> bool:
+        """Whether fits start at the optimum for the defaults, because there are several."""
+        return bool(self.space.names) and self.solver != "adam"
+
     def _warm_start(self) -> dict[str, Tensor]:
         if self.start is None:
+            self.start = self._kept_start()
+        if self.start is None:
             self.start = self._solve(self.fresh().to(self.device), {}).calibrator.cpu().state_dict()
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with atomic_path(self.folder / START) as aside:
+                    save_file(self.start, aside)
         return self.start
+
+    def _kept_start(self) -> dict[str, Tensor] | None:
+        """The start that another process has found; None where there is none, or a damaged file."""
+        try:
+            return None if self.folder is None else load_file(self.folder / START)
+        except (OSError, SafetensorError):
+            return None
 
     def _solve(self, calibrator: Calibrator, values: Values) -> Solver:
         """The epochs that ``CalibrationTask`` takes, without the cost of a Trainer for every trial."""
@@ -155,12 +196,12 @@ class PipelineFitter:
         solver = make_solver(calibrator, self.solver, **options)
         self.data.train_batches = solver.batches
         cal = self.data.batches("cal") if solver.batches == "cases" else self.data.train_dataloader()
-        solver.solve(DeviceBatches(cal, self.device), self._val())
+        solver.solve(DeviceBatches(cal, self.device, self.walk), self._val())
         return solver
 
     def _val_nll(self, calibrator: Calibrator) -> float:
         pooled = pooled_nll(calibrator, self.data.ignore_index, self.walk)
-        for batch in self._val():
+        for batch in DeviceBatches(self.data.batches("val"), self.device, self.walk):
             pooled.add(*batch)
         return pooled.mean()[0]
 
@@ -187,17 +228,3 @@ def curve_rows(solver: Solver, val: list[tuple[int, float]]) -> list[CurveRow]:
     history = solver.describe()["history"] if full_batch else []
     rows = [CurveRow(step, "objective", value) for step, value in enumerate(history, start=1)]
     return rows + [CurveRow(epoch, "val_nll", nll) for epoch, nll in val]
-
-
-def device_of(accelerator: str) -> torch.device:
-    """The first device of an accelerator in Lightning's words.
-
-    Example:
-        >>> device_of("cpu")
-        device(type='cpu')
-    """
-    if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()):
-        return torch.device("cuda", 0)
-    if accelerator == "mps" or (accelerator == "auto" and torch.backends.mps.is_available()):
-        return torch.device("mps", 0)
-    return torch.device("cpu")

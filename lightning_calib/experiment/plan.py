@@ -17,12 +17,13 @@ from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import digest, sha256
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.manifest import MANIFEST
-from lightning_calib.outputs.partition import Size, Sizes, Split, make_split
+from lightning_calib.outputs.partition import Size, Sizes, Split, make_split, whole_groups
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
 
 if TYPE_CHECKING:
+    from lightning_calib.experiment.cost import Cost
     from lightning_calib.experiment.results import Results
 
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
@@ -91,7 +92,8 @@ class Experiment:
         val: size of the validation part.
         test: size of the test part.
         seed: seed of partitions, searches, fits and bootstraps.
-        group_aware: keep cases of one group in one part.
+        group_aware: keep cases of one group in one part, at the level that the data set keeps whole.
+        group_level: keep groups of this level whole, such as site; None leaves it to ``group_aware``.
         outside: what voxels that were never predicted count as.
         solver: ``auto`` for the exact one of each calibrator, or ``adam`` for the paper's.
         lts_trials: trials for calibrators that look at neighbours, which are slow on CPUs; None for ``trials``.
@@ -114,6 +116,7 @@ class Experiment:
     test: Size = None
     seed: int = 0
     group_aware: bool = False
+    group_level: str | None = None
     outside: Outside = "exclude"
     solver: SolverName = "auto"
     lts_trials: int | None = None
@@ -143,6 +146,12 @@ class Experiment:
         from lightning_calib.experiment.run import run_experiment
 
         return run_experiment(self, **options)
+
+    def cost(self) -> "Cost":
+        """What is left to do of it, in processor time, disk and memory, from figures measured now on a few voxels."""
+        from lightning_calib.experiment.cost import cost_of
+
+        return cost_of(self)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -176,10 +185,14 @@ class Experiment:
         """Most epochs that a job gets of adam."""
         return self.lts_epochs if job.local else default
 
+    @property
+    def groups(self) -> dict[str, str] | None:
+        """Groups that stay whole, by case id; None where cases are divided one by one."""
+        return whole_groups(self.store, self.group_aware, self.group_level)
+
     def split(self, repeat: int) -> Split:
         """Cases of the parts of a repeat."""
-        groups = self.store.groups if self.group_aware else None
-        return make_split(self.store, repeat, Sizes(self.cal, self.val, self.test), self.seed, groups)
+        return make_split(self.store, repeat, Sizes(self.cal, self.val, self.test), self.seed, self.groups)
 
     def data(self, repeat: int, pooling: Pooling) -> StoredOutputsDataModule:
         """The outputs as a job sees them."""
@@ -192,6 +205,7 @@ class Experiment:
             self.test,
             seed=self.seed,
             group_aware=self.group_aware,
+            group_level=self.group_level,
             outside=self.outside,
         )
 

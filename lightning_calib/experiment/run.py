@@ -5,6 +5,7 @@ settings: an experiment that was interrupted goes on where it stopped, and ends 
 not.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,25 +13,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.executors.base import EXECUTORS, Executor
+from lightning_calib.executors.base import Choice, make_executor
 from lightning_calib.executors.local import available_cores
 from lightning_calib.experiment import layout, records
-from lightning_calib.experiment.jobs import Work, evaluation_job, fit_job
-from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
+from lightning_calib.experiment.calls import alone, joined
+from lightning_calib.experiment.parts import SHARD_VOXELS
+from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all
 from lightning_calib.experiment.summary import write_summary
-from lightning_calib.experiment.tracking import tracking
-from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import FileError, locked, read_json, write_json
+from lightning_calib.experiment.tracking import JOURNALS, Tracking, tracking
+from lightning_calib.experiment.work import Work
+from lightning_calib.kit.files import FileError, read_json, write_json
 from lightning_calib.kit.noise import quiet
-from lightning_calib.kit.progress import Display
 
 Figures = Callable[[Results], Mapping[str, Path]]
 
 
 def run_experiment(
     experiment: Experiment,
-    executor: str | Executor = "local",
+    executor: Choice = "local",
     workers: int | None = None,
     logger: str | None = "csv",
     name: str | None = None,
@@ -38,12 +40,15 @@ def run_experiment(
     display: bool = True,
     start: Callable[[], None] = quiet,
     figures: Figures | None = None,
+    shard_voxels: int = SHARD_VOXELS,
+    join: bool = False,
 ) -> Results:
     """Run or go on with an experiment, and sum it up.
 
     Args:
         experiment: what to do.
-        executor: ``local``, another name of ``EXECUTORS``, or an executor. Results do not depend on it.
+        executor: ``local``, ``ray`` or another name; a mapping with the name and options, such as
+            ``{"name": "ray", "address": "auto"}``; or an executor. Results do not depend on it.
         workers: jobs at a time; by default as many as there are cores for; 0 does everything in this process.
         logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, one of your own, or
             None.
@@ -52,42 +57,47 @@ def run_experiment(
         display: show progress.
         start: called once in every worker process; by default it silences libraries.
         figures: makes pictures of the results for the tracker, at the end.
+        shard_voxels: test cases are scored in groups of about so many voxels.
+        join: share the jobs with other calls that run the same experiment in the same folder, also on other
+            machines: each job is done once, and every call ends with all results.
     """
     root, began = experiment.folder, time.perf_counter()
-    called = name or root.resolve().parent.name
-    with locked(root, "the experiment in"):
-        kept = prepare(experiment, root)
-        with tracking(logger, called, root, experiment.describe()) as tracked:
-            work = Work(experiment, root, trainer or {}, journals=tracked is not None)
-            processes = make_executor(executor, workers, experiment.threads, start, work.trainer)
-            with processes, tracked.following() if tracked else nullcontext():
-                _say_kept(kept, display)
-                fit_all(work, processes, display)
-                evaluate_all(work, processes, display)
-            write_summary(root)
-            results = Results(root)
-            if tracked:
-                tracked.finish(results, figures(results) if figures else {})
-            elif figures:
-                figures(results)
-        records.add_timing(root, run=time.perf_counter() - began)
+    called, follows = name or root.resolve().parent.name, logger not in (None, "none")
+    make_ready = partial(prepare, experiment, root)
+    with (
+        joined(root, experiment, make_ready) if join else alone(root, make_ready) as call,
+        tracking(logger if call.tracks else None, called, root, experiment.describe()) as tracked,
+    ):
+        work = Work(experiment, root, trainer or {}, follows, shard_voxels)
+        slots = slots_for(workers, work.trainer)
+        processes = call.share(make_executor(executor, slots, experiment.threads, start))
+        with processes, tracked.following() if tracked else nullcontext():
+            processes.check([experiment.store.path, root])
+            _say_kept(call.kept, display)
+            pool_all(work, processes, display)
+            fit_all(work, processes, display)
+            evaluate_all(work, processes, display)
+        with call.one_at_a_time():
+            results = conclude(root, tracked, figures)
+            records.add_timing(root, run=time.perf_counter() - began)
     return results
 
 
-def make_executor(
-    executor: str | Executor,
-    workers: int | None,
-    threads: int,
-    start: Callable[[], None] | None,
-    trainer: Mapping[str, Any],
-) -> Executor:
-    """An executor by name, or the one that was given."""
-    if isinstance(executor, Executor):
-        return executor
+def conclude(root: Path, tracked: Tracking | None, figures: Figures | None) -> Results:
+    """Sum an experiment up, for the tracker, too."""
+    write_summary(root)
+    results = Results(root)
+    pictures = figures(results) if figures else {}
+    if tracked:
+        tracked.finish(results, pictures)
+    return results
+
+
+def slots_for(workers: int | None, trainer: Mapping[str, Any]) -> int | None:
+    """Jobs at a time; None leaves it to the executor, where a job takes one device."""
     devices = str(trainer.get("devices") or 1)
     several = max(1, int(devices)) if devices.isdigit() else 1
-    slots = max(1, available_cores() // several) if workers is None else workers
-    return EXECUTORS[executor](slots=slots, threads=threads, start=start)  # type: ignore[call-arg]
+    return workers if workers is not None or several == 1 else max(1, available_cores() // several)
 
 
 def prepare(experiment: Experiment, root: Path) -> list[str]:
@@ -96,6 +106,7 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
     Returns:
         Pipelines of earlier calls whose results belong to these settings; they stay part of the results.
     """
+    shutil.rmtree(root / JOURNALS, ignore_errors=True)
     for path in [*root.glob(".*.part"), *(root / "repeats").rglob(".*.part")]:
         path.unlink(missing_ok=True)
     for repeat in range(experiment.repeats):
@@ -104,8 +115,8 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         if empty:
             raise ValueError(f"{', '.join(empty)} of repeat {repeat} has no cases: give it a size, such as --test 0.3")
         write_json(layout.split_path(root, repeat), {"cal": split.cal, "val": split.val, "test": split.test})
-    if experiment.group_aware:
-        write_json(root / layout.GROUPS, experiment.store.groups)
+    if experiment.groups is not None:
+        write_json(root / layout.GROUPS, experiment.groups)
     else:
         (root / layout.GROUPS).unlink(missing_ok=True)
     kept = earlier_pipelines(experiment, root)
@@ -137,65 +148,3 @@ def _made_by(experiment: Experiment, root: Path, repeat: int, pipeline: str) -> 
 def _say_kept(kept: Sequence[str], display: bool) -> None:
     if kept and display:
         print(f"results of earlier calls with these settings stay: {', '.join(kept)}")
-
-
-def fit_all(work: Work, executor: Executor, display: bool) -> None:
-    """Fit every pipeline in every repeat that has no fit with these settings."""
-    experiment = work.experiment
-    jobs = [job for job in experiment.jobs if not records.fit_done(work.folder(job), experiment.fit_hash(job))]
-    with Display([job.name.calibrator for job in jobs], executor.slots, quiet=not display) as shown:
-        for outcome in executor.run(_longest_first(jobs), partial(fit_job, work)):
-            job, error = outcome.job, outcome.error
-            if error is not None:
-                folder = work.folder(job)
-                records.write_failed_fit(folder, job.repeat, job.pipeline, experiment.fit_hash(job), error)
-            shown.done(job.name.calibrator, _line("fitted", job, error), _seconds(work, job, "fit"))
-
-
-def evaluate_all(work: Work, executor: Executor, display: bool) -> None:
-    """Evaluate every fit that has no scores yet; pipelines of a pass that failed are then judged one by one."""
-    jobs = pending_evaluations(work)
-    failed = _evaluate(work, executor, jobs, display)
-    alone = [EvaluationJob(job.repeat, job.pooling, (name,)) for job in failed for name in job.pipelines]
-    for job, error in _evaluate(work, executor, alone, display).items():
-        (fit,) = job.fits
-        records.write_failed_evaluation(work.folder(fit), work.experiment.evaluation_hash(fit), error)
-
-
-def _evaluate(work: Work, executor: Executor, jobs: list[EvaluationJob], display: bool) -> dict[EvaluationJob, str]:
-    """Do evaluations; the errors of those that failed."""
-    failed = {}
-    with Display([f"evaluation {job.pooling}" for job in jobs], executor.slots, quiet=not display) as shown:
-        for outcome in executor.run(jobs, partial(evaluation_job, work)):
-            job, error = outcome.job, outcome.error
-            if error is not None:
-                failed[job] = error
-            seconds = max(_seconds(work, fit, "evaluation_pass") for fit in job.fits)
-            shown.done(f"evaluation {job.pooling}", _line("evaluated", job, error), seconds)
-    return failed
-
-
-def pending_evaluations(work: Work) -> list[EvaluationJob]:
-    """Repeats and poolings with fits that have no scores yet."""
-    experiment = work.experiment
-    groups: dict[tuple[int, Pooling], list[str]] = {}
-    for job in experiment.jobs:
-        folder = work.folder(job)
-        fitted = records.fit_done(folder, experiment.fit_hash(job))
-        if fitted and not records.evaluation_done(folder, experiment.evaluation_hash(job)):
-            groups.setdefault((job.repeat, job.name.pooling), []).append(job.pipeline)
-    return [EvaluationJob(repeat, pooling, tuple(names)) for (repeat, pooling), names in groups.items()]
-
-
-def _longest_first(jobs: list[FitJob]) -> list[FitJob]:
-    """Calibrators that look at neighbours take longest: started first, they do not keep the others waiting."""
-    return sorted(jobs, key=lambda job: job.name.cls.looks_at == "voxel")
-
-
-def _seconds(work: Work, job: FitJob, step: str) -> float:
-    path = work.folder(job) / layout.TIMING
-    return float(read_json(path).get(step, 0.0)) if path.is_file() else 0.0
-
-
-def _line(verb: str, job: FitJob | EvaluationJob, error: str | None) -> str:
-    return f"{verb} {job}" if error is None else f"FAILED {job} ({error.splitlines()[0]})"

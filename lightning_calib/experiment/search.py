@@ -2,21 +2,24 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from optuna import Trial
 from pytorch_lightning import Trainer
 from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, PipelineName
+from lightning_calib.experiment.draws import TrialRow
 from lightning_calib.experiment.fitting import Fitted, PipelineFitter
 from lightning_calib.experiment.rows import CurveRow
-from lightning_calib.experiment.space import Space, Values
-from lightning_calib.experiment.trials import TrialQueue, TrialRow
+from lightning_calib.experiment.shared_trials import TrialQueue
+from lightning_calib.experiment.space import Values
+from lightning_calib.experiment.trials import KeptTrials, Trials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, SolverName
 from lightning_calib.solvers.adam import MAX_EPOCHS
@@ -29,27 +32,23 @@ class SearchError(RuntimeError):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best calibrator of a search.
+    """What a search found.
 
     Attributes:
         fitter: what made the trials.
-        calibrator: fitted; the identity where no trial was better on ``val``.
         identity_val_nll: NLL of ``val`` without calibration.
-        val_nll: the same of the calibrator, all voxels pooled.
+        val_nll: the same of the best trial, all voxels pooled; that of the identity where no trial was better.
         trials: one row a trial: its place, state, values and NLL.
         hyperparameters: of the best trial; empty for the identity and where there is nothing to search.
-        certificate: of the best trial; empty for the identity.
-        curve: course of the best trial.
+        best: the best fit, where this process made it.
     """
 
     fitter: PipelineFitter
-    calibrator: Calibrator
     identity_val_nll: float
     val_nll: float
     trials: list[TrialRow] = field(default_factory=list)
     hyperparameters: Values = field(default_factory=dict)
-    certificate: dict[str, Any] = field(default_factory=dict)
-    curve: list[CurveRow] = field(default_factory=list)
+    best: Fitted | None = None
 
     @property
     def identity_won(self) -> bool:
@@ -60,6 +59,28 @@ class SearchResult:
     def start(self) -> dict[str, Tensor] | None:
         """Parameters that the trials started from; None for the identity."""
         return self.fitter.start
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """The best fit; made again where another process made it. The identity where no trial was better."""
+        if self.identity_won:
+            return Fitted(self.fitter.fresh().state_dict(), self.identity_val_nll, {}, [])
+        return self.best or self.fitter(self.hyperparameters)
+
+    @property
+    def calibrator(self) -> Calibrator:
+        """The fitted calibrator; the identity where no trial was better on ``val``."""
+        return self.fitter.restored(self.fitted)
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What the solver says about the best fit; empty for the identity."""
+        return self.fitted.certificate
+
+    @property
+    def curve(self) -> list[CurveRow]:
+        """Course of the best fit."""
+        return self.fitted.curve
 
     def final_fit(self, trainer: Trainer) -> CalibrationTask | None:
         """Make the selected fit once more under a Trainer, for its loggers and devices: on one device the same bits.
@@ -84,81 +105,104 @@ def search(
     max_epochs: int = MAX_EPOCHS,
     logger: Logger | None = None,
     on_trial: Callable[[TrialRow], None] | None = None,
+    folder: Path | None = None,
 ) -> SearchResult:
     """Find the hyperparameters with the lowest NLL on ``val``, and the calibrator that belongs to them.
 
     Points are drawn by the tree-structured Parzen estimator from the paper's space; with a full-batch solver only
     the penalties are searched, and where there is nothing to search one fit is made. The identity takes part. A
-    search that was interrupted goes on with the same ``storage``; several processes may share one.
+    search that was interrupted goes on with the same ``storage``, which several processes may share, or with the
+    same ``folder``. All of it has one result, however many processes took part.
 
     Args:
         name: the pipeline.
         data: its cases.
         trials: how many points to try, over all processes.
-        seed: seed of samplers and of adam.
+        seed: seed of the draws and of adam.
         solver: ``newton``, ``slsqp``, ``adam`` or ``auto``.
-        storage: a journal file, ``sqlite:///file.db`` or another database URL; None keeps trials in memory.
+        storage: a journal file, ``sqlite:///file.db`` or another database URL.
         accelerator: where fits run.
         max_epochs: most epochs of adam.
         logger: tracker that gets the trials.
         on_trial: called with the row of each trial that this process has run.
+        folder: keep each trial as a file there; for this search alone.
 
     Raises:
         SearchError: if no trial came to a result.
     """
-    name = PipelineName.parse(name) if isinstance(name, str) else name
+    fitter = PipelineFitter(name, data, solver, seed, accelerator, max_epochs, folder)
+    return run_trials(fitter, trials, storage, logger, on_trial)
+
+
+def run_trials(
+    fitter: PipelineFitter,
+    trials: int,
+    storage: str | Path | None = None,
+    logger: Logger | None = None,
+    on_trial: Callable[[TrialRow], None] | None = None,
+) -> SearchResult:
+    """Run the trials that are not done yet, and select; see :func:`search`."""
     if trials < 1:
         raise ValueError(f"trials = {trials}: give at least 1")
-    fitter = PipelineFitter(name, data, solver, seed, accelerator, max_epochs)
     identity = fitter.identity_nll()
-    if not list(fitter.fresh().parameters()):
-        return SearchResult(fitter, fitter.fresh(), identity, identity)
-    space = Space.of(fitter.fresh(), fitter.solver)
-    queue = TrialQueue(study_name(fitter), trials if space.names else 1, seed, storage)
-    kept: dict[int, Fitted] = {}
-    for place, trial in queue:
-        fitted = _attempt(fitter, space, queue, trial)
-        if fitted is not None and fitted.val_nll < min((best.val_nll for best in kept.values()), default=float("inf")):
-            kept = {place: fitted}
-        _announce(queue.row(trial.number), logger, on_trial)
-    return _result(fitter, queue.rows(), kept, identity, warm=bool(space.names))
+    if not fitter.has_parameters:
+        return SearchResult(fitter, identity, identity)
+    kept = trials_of(fitter, trials, storage)
+    best: Fitted | None = None
+    for place, values in kept:
+        row, fitted = attempt_trial(fitter, kept, place, values, logger)
+        if fitted is not None and (best is None or fitted.val_nll < best.val_nll):
+            best = fitted
+        if on_trial is not None:
+            on_trial(row)
+    return select(fitter, kept.rows(), identity, best)
 
 
-def _attempt(fitter: PipelineFitter, space: Space, queue: TrialQueue, trial: Trial) -> Fitted | None:
-    """Fit and tell; a fit that did not converge is a failed trial."""
-    values = space.suggest(trial)
+def trials_of(fitter: PipelineFitter, trials: int, storage: str | Path | None = None) -> Trials:
+    """The trials of a search, where they are kept; one where there is nothing to search."""
+    places = trials if fitter.space.names else 1
+    if storage is None:
+        return KeptTrials(places, fitter.seed, fitter.space, fitter.folder)
+    return TrialQueue(study_name(fitter), places, fitter.seed, fitter.space, storage)
+
+
+def attempt_trial(
+    fitter: PipelineFitter, kept: Trials, place: int, values: Values, logger: Logger | None = None
+) -> tuple[TrialRow, Fitted | None]:
+    """Fit a point and tell; a fit that did not converge is a failed trial."""
+    fitted: Fitted | None = None
     try:
-        fitted = fitter(values, bool(space.names))
+        fitted = fitter(values)
+        if not math.isfinite(fitted.val_nll):
+            raise ConvergenceError(f"the NLL on val is {fitted.val_nll}")
+        row = kept.tell(place, fitted.val_nll, values, passes=fitted.certificate["passes"])
     except ConvergenceError as problem:
-        queue.tell(trial, None, {"values": values, "error": str(problem)})
-        return None
-    queue.tell(trial, fitted.val_nll, {"values": values, "passes": fitted.certificate["passes"]})
-    return fitted
+        fitted, row = None, kept.tell(place, None, values, error=str(problem))
+    if logger is not None:
+        numbers = {"val_nll": row["val_nll"], **values}
+        metrics = {f"search/{name}": float(value) for name, value in numbers.items() if value is not None}
+        logger.log_metrics(metrics, step=place)
+        logger.save()
+    return row, fitted
 
 
-def _result(
-    fitter: PipelineFitter, rows: list[TrialRow], kept: dict[int, Fitted], identity: float, warm: bool
-) -> SearchResult:
+def select(fitter: PipelineFitter, rows: list[TrialRow], identity: float, best: Fitted | None = None) -> SearchResult:
+    """The trial with the lowest NLL, the first of equals; the identity where none is better.
+
+    Args:
+        fitter: what makes fits.
+        rows: all trials.
+        identity: NLL without calibration.
+        best: the best fit of this process.
+    """
     done = [row for row in rows if row["state"] == "complete"]
     if not done:
         raise SearchError(f"no trial of {fitter.name} came to a result; the first error: {rows[0].get('error')}")
-    best = min(done, key=lambda row: (row["val_nll"], row["trial"]))
-    if not best["val_nll"] < identity:
-        return SearchResult(fitter, fitter.fresh(), identity, identity, rows)
-    place, values = best["trial"], best["values"]
-    fitted = kept[place] if place in kept else fitter(values, warm)  # another process ran it
-    found = (rows, values, fitted.certificate, fitted.curve)
-    return SearchResult(fitter, fitter.restored(fitted), identity, fitted.val_nll, *found)
-
-
-def _announce(row: TrialRow, logger: Logger | None, on_trial: Callable[[TrialRow], None] | None) -> None:
-    if logger is not None:
-        numbers = {"val_nll": row["val_nll"], **row["values"]}
-        metrics = {f"search/{name}": float(value) for name, value in numbers.items() if value is not None}
-        logger.log_metrics(metrics, step=row["trial"])
-        logger.save()
-    if on_trial is not None:
-        on_trial(row)
+    chosen = min(done, key=lambda row: (row["val_nll"], row["trial"]))
+    if not chosen["val_nll"] < identity:
+        return SearchResult(fitter, identity, identity, rows)
+    here = best if best is not None and best.values == chosen["values"] else None
+    return SearchResult(fitter, identity, chosen["val_nll"], rows, chosen["values"], here)
 
 
 def study_name(fitter: PipelineFitter) -> str:

@@ -23,6 +23,17 @@ def zero_or_log_uniform(trial: Trial, name: str, low: float, high: float) -> flo
     return 0.0 if zero else float(trial.suggest_float(name, low, high, log=True))
 
 
+def parameters(values: Values) -> dict[str, Any]:
+    """A point in Optuna's words, for a trial that is to suggest it.
+
+    Example:
+        >>> parameters({"lam": 0.0})
+        {'lam': 0.0, 'lam_is_zero': True}
+    """
+    zeros = {f"{name}_is_zero": value == 0 for name, value in values.items()}
+    return values | zeros
+
+
 SUGGESTIONS: dict[str, Callable[[Trial], float | int]] = {
     "lr": lambda trial: float(trial.suggest_float("lr", *LEARNING_RATE, log=True)),
     "patience": lambda trial: int(trial.suggest_categorical("patience", PATIENCE)),

@@ -66,7 +66,6 @@ def tracking(
         config: its settings.
         place: where trackers keep their files; by default ``tracking`` beside the results.
     """
-    shutil.rmtree(root / JOURNALS, ignore_errors=True)  # of a run that was killed
     if name in (None, "none"):
         yield None
         return

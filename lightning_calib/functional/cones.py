@@ -73,7 +73,9 @@ def scores_from_gaps(distances: Tensor, cone: Cone) -> Tensor:
     return torch.cat([torch.zeros_like(below[:, :1]), -below], dim=1)
 
 
-def cone_matrix(num_classes: int, cone: Cone, dtype: torch.dtype = torch.float64) -> Tensor:
+def cone_matrix(
+    num_classes: int, cone: Cone, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+) -> Tensor:
     """The matrix ``G (C, C)`` of the cone coordinates ``x = G z``.
 
     Example:
@@ -82,7 +84,7 @@ def cone_matrix(num_classes: int, cone: Cone, dtype: torch.dtype = torch.float64
                 [ 1., -1.,  0.],
                 [ 0.,  1., -1.]])
     """
-    matrix = torch.zeros(num_classes, num_classes, dtype=dtype).fill_diagonal_(-1)
+    matrix = torch.zeros(num_classes, num_classes, dtype=dtype, device=device).fill_diagonal_(-1)
     matrix[0, 0] = 1
     if cone == "argmax":
         matrix[1:, 0] = 1
@@ -91,7 +93,9 @@ def cone_matrix(num_classes: int, cone: Cone, dtype: torch.dtype = torch.float64
     return matrix
 
 
-def inverse_cone_matrix(num_classes: int, cone: Cone, dtype: torch.dtype = torch.float64) -> Tensor:
+def inverse_cone_matrix(
+    num_classes: int, cone: Cone, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+) -> Tensor:
     """The exact inverse of :func:`cone_matrix`, with entries -1, 0 and 1.
 
     Example:
@@ -101,8 +105,8 @@ def inverse_cone_matrix(num_classes: int, cone: Cone, dtype: torch.dtype = torch
                 [ 1., -1., -1.]])
     """
     if cone == "argmax":
-        return cone_matrix(num_classes, cone, dtype)  # it is its own inverse
-    matrix = torch.full((num_classes, num_classes), -1, dtype=dtype).tril()
+        return cone_matrix(num_classes, cone, dtype, device)  # it is its own inverse
+    matrix = torch.full((num_classes, num_classes), -1, dtype=dtype, device=device).tril()
     matrix[:, 0] = 1
     return matrix
 
@@ -125,8 +129,8 @@ def assemble_weight(inner: Tensor, first_row: Tensor, cone: Cone) -> Tensor:
                 [0., 0., 1.]])
     """
     num_classes = first_row.shape[-1]
-    to_gaps = cone_matrix(num_classes, cone, inner.dtype).to(inner.device)
-    from_gaps = inverse_cone_matrix(num_classes, cone, inner.dtype).to(inner.device)
+    to_gaps = cone_matrix(num_classes, cone, inner.dtype, inner.device)
+    from_gaps = inverse_cone_matrix(num_classes, cone, inner.dtype, inner.device)
     below = torch.nn.functional.pad(inner, (1, 0))  # (E, C-1, C): a zero column in front
     conjugate = torch.cat([first_row.unsqueeze(-2), below], dim=-2)  # W' (E, C, C)
     return from_gaps @ conjugate @ to_gaps

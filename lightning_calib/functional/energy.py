@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.voxels import as_images, chunks, only, sums_device
+from lightning_calib.functional.devices import sums_device
+from lightning_calib.functional.voxels import as_images, chunks, count_kept, only, places
 
 
 def free_energy(logits: Tensor) -> Tensor:
@@ -46,20 +47,20 @@ def free_energy_moments(logits: Tensor, target: Tensor | None = None, ignore_ind
         target = torch.zeros(logits.shape[:1] + logits.shape[2:], dtype=torch.uint8, device=logits.device)
         ignore_index = None
     images, labels = as_images(logits, target)
-    return torch.stack([_moments(*pair, ignore_index) for pair in zip(images, labels, strict=True)])
+    return torch.stack([_moments(*pair, ignore_index) for pair in zip(images, labels, strict=True)]).cpu()
 
 
 def _moments(logits: Tensor, target: Tensor, ignore_index: int | None) -> Tensor:
     """Moments ``(3,)`` of one image ``(C, N)``."""
-    total = torch.zeros(3, dtype=torch.float64)
-    for part in chunks(logits):
-        keep = None if ignore_index is None else target[part] != ignore_index
-        energy = only(free_energy(logits[None, :, part])[0], keep)
-        energy = energy.to(sums_device(energy.device)).double()
-        if energy.numel():
+    total = torch.zeros(3, dtype=torch.float64, device=sums_device(logits.device))
+    parts = list(chunks(logits))
+    keep = None if ignore_index is None else target != ignore_index
+    for part, count in zip(parts, count_kept(keep, parts, len(target)), strict=True):
+        if count:
+            energy = only(free_energy(logits[None, :, part])[0], places(keep, part, count)).to(total.device).double()
             mean = energy.mean()
             spread = (energy - mean).square().sum()
-            total = _merge(total, torch.stack([torch.full_like(mean, energy.numel()), mean, spread]).cpu())
+            total = _merge(total, torch.stack([torch.full_like(mean, count), mean, spread]))
     return total
 
 

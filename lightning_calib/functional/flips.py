@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.voxels import as_images, chunks, only, top_class
+from lightning_calib.functional.voxels import as_images, chunks, top_class
 
 FLIP_KINDS = ("harmful", "beneficial", "neutral")
 """Kinds of flips: right before and wrong now, wrong before and right now, wrong both times."""
@@ -77,16 +77,18 @@ def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_inde
     before = as_reference(reference, log_probs, target)
     rows = []
     for image, own, old in zip(images, labels, before, strict=True):
-        parts = [_part(image, own, old, part, ignore_index) for part in chunks(image)]
-        rows.append([torch.stack(column).sum().cpu() for column in zip(*parts, strict=True)])
-    return FlipTable(*(torch.stack(column) for column in zip(*rows, strict=True)))
+        parts = [torch.stack(_part(image, own, old, part, ignore_index)) for part in chunks(image)]
+        rows.append(torch.stack(parts).sum(dim=0))
+    return FlipTable(*torch.stack(rows).cpu().unbind(dim=1))
 
 
 def _part(scores: Tensor, labels: Tensor, old: Tensor, part: slice, ignore_index: int | None) -> FlipTable:
     """Table of one chunk of an image."""
-    keep = None if ignore_index is None else labels[part] != ignore_index
-    facts = [top_class(scores[:, part])[1], classes_of(old, part), labels[part]]
-    return FlipTable.of(*(only(fact, keep) for fact in facts))
+    facts = top_class(scores[:, part])[1], classes_of(old, part), labels[part]
+    if ignore_index is None:
+        return FlipTable.of(*facts)
+    keep = labels[part] != ignore_index
+    return FlipTable(keep.sum(), *((kind & keep).sum() for kind in flip_kinds(*facts)))
 
 
 def as_reference(reference: Tensor, log_probs: Tensor, target: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from lightning_calib.functional.ordering import descending_order
 
 
 def _may_skip(broken: Tensor) -> bool:
-    """Whether nothing is broken; under export, where values are unknown, the repair always stays in the graph."""
-    return not torch.compiler.is_compiling() and not bool(broken.any())
+    """Whether nothing is broken: unknown in an exported graph; on a device the repair is cheaper than the answer."""
+    return broken.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(broken.any())
 
 
 def next_above(values: Tensor) -> Tensor:
@@ -97,7 +97,8 @@ def preserve(log_probs: Tensor, logits: Tensor, cone: Cone) -> Tensor:
         tensor([1])
     """
     restore = restore_order if cone == "order" else restore_argmax
-    fixed = restore(log_probs.detach(), logits.detach())
+    values = log_probs.detach()
+    fixed = restore(values, logits.detach())
     if not log_probs.requires_grad:
         return fixed
-    return log_probs if fixed.data_ptr() == log_probs.data_ptr() else _Repair.apply(log_probs, fixed)
+    return log_probs if fixed is values else _Repair.apply(log_probs, fixed)

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import conv1d
 
 from lightning_calib.functional.averages import mean_over_images
-from lightning_calib.functional.voxels import as_images, walk
+from lightning_calib.functional.devices import sums_device
+from lightning_calib.functional.voxels import as_images, only, places, walk
 
 
 def space_error(log_probs: Tensor, target: Tensor, sigma: float = 2.0, ignore_index: int | None = None) -> Tensor:
@@ -52,21 +53,24 @@ def space_errors(log_probs: Tensor, target: Tensor, sigma: float = 2.0, ignore_i
         _image_error(image, own, target.shape[1:], sigma, ignore_index, f"image {i} of the batch")
         for i, (image, own) in enumerate(zip(images, labels, strict=True))
     ]
-    return torch.stack(scores)
+    return torch.stack(scores).cpu()
 
 
 def _image_error(
     image: Tensor, labels: Tensor, shape: torch.Size, sigma: float, ignore_index: int | None, place: str
 ) -> Tensor:
     keep = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
-    gap = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
-    parts = [
-        1 - voxels.confidence - (voxels.prediction != voxels.target).double()
-        for voxels in walk(image, labels, keep, place)
-    ]
-    gap[keep] = torch.cat(parts).float().to(gap.device)
+    gap, count = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device), 0
+    for voxels in walk(image, labels, keep, place):
+        own = (1 - voxels.confidence - (voxels.prediction != voxels.target).double()).float().to(gap.device)
+        count += len(own)
+        if voxels.keep is None:
+            gap[voxels.part] = own
+        else:
+            gap[voxels.part].index_copy_(0, voxels.keep, own)
     smooth = gaussian(gap.view(shape), sigma) / gaussian(keep.view(shape).float(), sigma)
-    return smooth.flatten()[keep].abs().cpu().double().mean()
+    counted = only(smooth.flatten(), places(keep, slice(None), count))
+    return counted.abs().to(sums_device(counted.device)).double().mean()
 
 
 def gaussian(values: Tensor, sigma: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_calib.functional.binning import TABLE_BINS, BinTable, bin_index, tally
 from lightning_calib.functional.boundary import BANDS, BandTable, check_bands
 from lightning_calib.functional.classwise import class_tables
+from lightning_calib.functional.devices import on_cpu
 from lightning_calib.functional.flips import FlipTable, as_reference, classes_of
 from lightning_calib.functional.overlap import class_counts, dice, mean_iou
 from lightning_calib.functional.voxels import Voxels, as_images, only, walk
@@ -165,8 +166,13 @@ def image_statistics(
         _check_distance(away, keep)
         parts = walk(image, own, keep, f"image {i} of the batch")
         sums = reduce(_add, (chunk_sums(part, sizes, old, away, edges) for part in parts))
-        images.append(sums.map(lambda tensor: tensor[None].cpu()))
-    return ImageStatistics.concatenate(images)
+        images.append(sums.map(lambda tensor: tensor[None]))
+    return _on_cpu(ImageStatistics.concatenate(images))
+
+
+def _on_cpu(statistics: ImageStatistics) -> ImageStatistics:
+    copies = iter(on_cpu(statistics.tensors()))
+    return statistics.map(lambda _: next(copies))
 
 
 def _counting(target: Tensor, ignore_index: int | None, valid: Tensor | None) -> Tensor | None:
@@ -188,7 +194,10 @@ def _flat(values: Tensor | None, target: Tensor, labels: Tensor, name: str) -> T
 
 
 def _check_distance(distance: Tensor | None, keep: Tensor | None) -> None:
-    if distance is not None and not bool((only(distance, keep) >= 0).all()):
+    if distance is None:
+        return
+    fine = distance >= 0
+    if not bool((fine if keep is None else fine | ~keep).all()):
         raise ValueError("distances must be 0 or more; compute them with boundary_distance(target)")
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHUNK_VOXELS = {"cpu": 2**15, "cuda": 2**21}
-"""Voxels handled at once: what keeps a GPU busy, or the size below which torch stays on one core (for vectors
-that is faster, and where other processes hold the other cores, much faster)."""
-MAX_CHUNK_ELEMENTS = 2**26
-"""Class scores handled at once at most, for data sets with very many classes."""
+from lightning_calib.functional.devices import chunk_values, sums_device
+
+# Voxels handled at once on a CPU: below this size torch stays on one core (for vectors that is faster, and where other
+# processes hold the other cores, much faster). Class scores at most, for data sets with very many classes.
+CHUNK_VOXELS, MAX_CHUNK_VALUES = 2**15, 2**26
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,6 @@ def as_images(log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return log_probs.flatten(2), target.flatten(1)
 
 
-def sums_device(device: torch.device) -> torch.device:
-    """Where float64 sums are taken: on the device itself, unless it has no float64 or no repeatable sums."""
-    repeatable = device.type == "cpu" or not torch.are_deterministic_algorithms_enabled()
-    return device if repeatable and device.type != "mps" else torch.device("cpu")
-
-
 def top_class(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum over classes of ``(C, n)`` and its class, the lowest among equals.
 
@@ -90,8 +84,9 @@ def top_class(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def chunks(scores: Tensor) -> Iterator[slice]:
     """Slices of the voxels of ``(C, N)`` that are handled at once; one empty slice where ``N = 0``."""
-    voxels = CHUNK_VOXELS.get(scores.device.type, CHUNK_VOXELS["cuda"])
-    step = max(1, min(voxels, MAX_CHUNK_ELEMENTS // scores.shape[0]))
+    num_classes = scores.shape[0]
+    most = min(MAX_CHUNK_VALUES, CHUNK_VOXELS * num_classes)
+    step = max(1, chunk_values(scores.device, on_cpu=most) // num_classes)
     for start in range(0, max(1, scores.shape[1]), step):
         yield slice(start, start + step)
 
@@ -109,18 +104,23 @@ def walk(log_probs: Tensor, target: Tensor, keep: Tensor | None, place: str) -> 
         place: what to call the image in an error.
     """
     parts = list(chunks(log_probs))
-    counts = _check_labels(target, keep, parts, log_probs.shape[0], place)
+    counts = count_labels(target, keep, parts, log_probs.shape[0], place)
     ranges = []
     for part, count in zip(parts, counts, strict=True):
-        voxels, totals = chunk_facts(log_probs[:, part], target[part], part, _places(keep, part, count))
+        voxels, totals = chunk_facts(log_probs[:, part], target[part], part, places(keep, part, count))
         yield voxels
         if count:
             ranges.append(torch.stack(totals.aminmax()))
     _check_totals(ranges, place)
 
 
-def _places(keep: Tensor | None, part: slice, count: int) -> Tensor | None:
-    """Places in a chunk of the voxels that count; their number is known, so that no device waits for the host."""
+def places(keep: Tensor | None, part: slice, count: int) -> Tensor | None:
+    """Places in a chunk of the voxels that count, None where all do; a device is told their number, not asked for it.
+
+    Example:
+        >>> places(torch.tensor([True, False, True]), slice(1, 3), 1)
+        tensor([1])
+    """
     if keep is None or count == len(keep[part]):
         return None
     if keep.device.type == "cuda":
@@ -147,10 +147,35 @@ def chunk_facts(scores: Tensor, labels: Tensor, part: slice, keep: Tensor | None
     return Voxels(probs, target.to(sums), prediction.to(sums), confidence, nll, brier, part, keep), totals
 
 
-def _check_labels(target: Tensor, keep: Tensor | None, parts: list[slice], num_classes: int, place: str) -> list[int]:
-    """Voxels that count in each chunk; labels that name no class are refused."""
+def count_kept(keep: Tensor | None, parts: list[slice], size: int) -> list[int]:
+    """Voxels of an image of ``size`` that count in each chunk; a device is waited for once.
+
+    Example:
+        >>> count_kept(None, [slice(0, 2), slice(2, 4)], 3), count_kept(torch.tensor([True, False]), [slice(0, 2)], 2)
+        ([2, 1], [1])
+    """
+    if keep is None:
+        return [len(range(size)[part]) for part in parts]
+    counts: list[int] = torch.stack([keep[part].sum() for part in parts]).tolist()
+    return counts
+
+
+def count_labels(target: Tensor, keep: Tensor | None, parts: list[slice], num_classes: int, place: str) -> list[int]:
+    """Voxels that count in each chunk; labels that name no class are refused. A device is waited for once.
+
+    Args:
+        target: ``(N,)``.
+        keep: bool ``(N,)`` of the voxels that count, or None for all.
+        parts: the chunks.
+        num_classes: ``C``.
+        place: what to call the image in an error.
+
+    Example:
+        >>> count_labels(torch.tensor([0, 9, 1]), torch.tensor([True, False, True]), [slice(0, 2), slice(2, 3)], 2, "a")
+        [1, 1]
+    """
     if not target.numel():
-        return [0]
+        return [0] * len(parts)
     facts = []
     for part in parts:
         labels = target[part]

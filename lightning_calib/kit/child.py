@@ -1,5 +1,6 @@
 """A program as a child of this process, which it does not outlive."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PARENT = "LIGHTNING_CALIB_PARENT"  # environment variable: process id of the process that started this one
+
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 def run_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -43,6 +46,18 @@ def orphaned() -> bool:
     """Whether the process that started this one is gone."""
     parent = os.environ.get(PARENT)
     return bool(parent) and os.getppid() != int(str(parent))
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the one that started it is gone; where it cannot, do nothing.
+
+    Linux can. It must not wait for the next look at :func:`orphaned`: whoever does the work again, does it at once.
+    """
+    if not os.environ.get(PARENT) or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if orphaned():  # it went before we asked
+        raise SystemExit("the process that started this one has ended")
 
 
 @contextmanager

@@ -2,12 +2,18 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+Doing = Callable[[], Mapping[str, Sequence[str]]]
+
+_LOOK_SECONDS = 1.0
+_NODES_SHOWN = 8
 
 
 class Display:
@@ -21,10 +27,17 @@ class Display:
         workers: how many jobs run at a time.
         console: where to write; standard output by default.
         quiet: write nothing at all.
+        doing: says what each machine does now. A terminal shows it all the time, plain lines name the machines
+            whenever a new one works.
     """
 
     def __init__(
-        self, kinds: Iterable[str], workers: int = 1, console: Console | None = None, quiet: bool = False
+        self,
+        kinds: Iterable[str],
+        workers: int = 1,
+        console: Console | None = None,
+        quiet: bool = False,
+        doing: Doing | None = None,
     ) -> None:
         self.waiting = list(kinds)
         self.total = len(self.waiting)
@@ -33,6 +46,8 @@ class Display:
         self.console = Console() if console is None else console
         self.quiet = quiet
         self.last = time.monotonic()
+        self.doing: Doing = doing or dict
+        self._at_work: set[str] = set()
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -41,7 +56,7 @@ class Display:
             return self
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console)
+            self._bar = _Bar(self.doing, *columns, TextColumn("{task.fields[left]}"), console=self.console)
             self._bar.start()
             self._bar.add_task("calibrating", total=self.total, left="")
         else:
@@ -70,6 +85,14 @@ class Display:
         else:
             finished = self.total - len(self.waiting)
             self._say(f"[{finished}/{self.total}] {text} in {seconds:.1f} s; {left}")
+            self._say_who_works()
+
+    def _say_who_works(self) -> None:
+        """Name the machines at work where these are several, and one is new."""
+        now = {node: len(jobs) for node, jobs in self.doing().items() if jobs}
+        known, self._at_work = self._at_work, self._at_work | set(now)
+        if known != self._at_work and len(self._at_work) > 1:
+            self._say("at work: " + ", ".join(f"{node} ({count})" for node, count in sorted(now.items())))
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -78,6 +101,34 @@ class Display:
         """Seconds that the waiting jobs will take whose kind has been seen."""
         means = {kind: sum(values) / len(values) for kind, values in self.seconds.items()}
         return sum(means.get(kind, 0.0) for kind in self.waiting) / self.workers
+
+
+class _Bar(Progress):
+    """A bar with a line below it for each machine at work."""
+
+    def __init__(self, doing: Doing, *columns: Any, **options: Any) -> None:
+        self.doing, self.looked, self.lines = doing, 0.0, Text()
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar, then the machines; they are asked once a second."""
+        yield from super().get_renderables()
+        if time.monotonic() - self.looked > _LOOK_SECONDS:
+            self.looked, self.lines = time.monotonic(), Text("\n".join(work_lines(self.doing())), overflow="ellipsis")
+        yield self.lines
+
+
+def work_lines(doing: Mapping[str, Sequence[str]]) -> list[str]:
+    """What each machine does, a line each.
+
+    Example:
+        >>> work_lines({"b": ["fit ts(p)"], "a": ["fit ms(z)", "fit vs(z)"], "c": []})
+        ['a: fit ms(z) | fit vs(z)', 'b: fit ts(p)']
+    """
+    busy = sorted((node, jobs) for node, jobs in doing.items() if jobs)
+    lines = [f"{node}: {' | '.join(jobs)}" for node, jobs in busy[:_NODES_SHOWN]]
+    more = len(busy) - _NODES_SHOWN
+    return [*lines, f"... and {more} more machines"] if more > 0 else lines
 
 
 def spoken(seconds: float) -> str:

@@ -131,5 +131,6 @@ FREE_ENERGY_SPREAD = Score(
     explanation="How much the offset of the pooled logits, which the softmax does not see, varies within an image; "
     "where it does, calibrators that are not translation invariant read noise.",
     better=None,
+    of_input=True,
     metric=decisions.FreeEnergySpread,
 )

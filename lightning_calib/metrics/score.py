@@ -36,6 +36,7 @@ class Score:
         pooled: one value a repeat from all its voxels, not one a case.
         headline: a column of the main table.
         compared: part of paired comparisons.
+        of_input: whether it depends on the pooled input alone: measured once for all calibrators of a pass.
         needs: what its arithmetic takes out of the statistics beside confidences, confusion and likelihood.
         arithmetic: from the statistics of ``B`` images and the background class (None where there is none) to
             float64 ``(B,)``. A function of a module, so that it can travel to other processes.
@@ -58,6 +59,7 @@ class Score:
     pooled: bool = False
     headline: bool = False
     compared: bool = False
+    of_input: bool = False
     needs: tuple[Need, ...] = ()
     arithmetic: Arithmetic | None = None
     metric: Callable[..., Metric] | None = None
@@ -68,6 +70,8 @@ class Score:
             raise ValueError(f"the key {self.key!r} of a score must be a name such as 'ece'")
         if (self.arithmetic is None) == (self.metric is None):
             raise ValueError(f"the score {self.key!r} must have either arithmetic= or metric=")
+        if self.of_input and self.metric is None:
+            raise ValueError(f"the score {self.key!r} is one of the input: give it a metric=")
 
     @property
     def arrow(self) -> str:

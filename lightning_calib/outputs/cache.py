@@ -1,8 +1,9 @@
 """Maps derived from stored cases, computed once and kept on disk beside the store."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import safe_open
@@ -16,6 +17,8 @@ from lightning_calib.outputs.manifest import SUFFIX, StoreError
 from lightning_calib.outputs.store import OutputStore, StoredCase
 
 FOLDER = "cache"
+DISTANCE: Literal["distance"] = "distance"
+Kind = Pooling | Literal["distance"]
 
 # Networks do not give two neighbours the same scores for every class; a fill does.
 CONSTANT_SHARE = 0.05
@@ -42,15 +45,12 @@ class CaseCache:
 
     def pooled(self, case_id: str, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, *S)``, float32, checked to be finite."""
-        case = self.store[case_id]
-        manifest = self.store.manifest
-        if manifest.keep == "pooled" or pooling == "p0":  # mapped from the case itself
+        case, kind = self.store[case_id], self._kind(pooling)
+        if kind is None:
             found, facts = case.pooled(pooling), {}
             if (case_id, pooling) not in self._checked:
                 facts = _check(case, found)
         else:
-            smaller = manifest.num_members < self.store.stored_members
-            kind = f"{pooling}-{manifest.num_members}" if smaller else pooling
             found, facts = self._get(case, kind, lambda: case.pooled(pooling), _check)
         self._warn_constant(case_id, pooling, float(facts.get("constant", 0)))
         return found
@@ -58,7 +58,26 @@ class CaseCache:
     def distance(self, case_id: str) -> Tensor:
         """Distance ``(*S)`` of each voxel to the target's boundary, float32; the full target counts."""
         case, ignore = self.store[case_id], self.store.manifest.ignore_index
-        return self._get(case, "distance", lambda: boundary_distance(case.target[None], ignore)[0])[0]
+        return self._get(case, DISTANCE, lambda: boundary_distance(case.target[None], ignore)[0])[0]
+
+    def missing(self, kind: Kind, case_ids: Iterable[str]) -> list[str]:
+        """Cases of which a map is to be kept and is not there yet."""
+        place = DISTANCE if kind == DISTANCE else self._kind(kind)
+        if place is None or not self.enabled:
+            return []
+        cases = [self.store[case_id] for case_id in case_ids]
+        return [case.case_id for case in cases if _read(self._path(case, place), case.record.sha256) is None]
+
+    def _kind(self, pooling: Pooling) -> str | None:
+        """Folder of a pooling's maps; None where they are mapped from the cases themselves."""
+        manifest = self.store.manifest
+        if manifest.keep == "pooled" or pooling == "p0":
+            return None
+        smaller = manifest.num_members < self.store.stored_members
+        return f"{pooling}-{manifest.num_members}" if smaller else pooling
+
+    def _path(self, case: StoredCase, kind: str) -> Path:
+        return self.store.path / FOLDER / kind / f"{case.case_id}{SUFFIX}"
 
     def _get(
         self,
@@ -68,7 +87,7 @@ class CaseCache:
         check: Callable[[StoredCase, Tensor], dict[str, str]] | None = None,
     ) -> tuple[Tensor, dict[str, str]]:
         """A map and the facts stored with it, from the disk or computed."""
-        path = self.store.path / FOLDER / kind / f"{case.case_id}{SUFFIX}"
+        path = self._path(case, kind)
         found = _read(path, case.record.sha256) if self.enabled else None
         if found is not None:
             return found

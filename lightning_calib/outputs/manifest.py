@@ -8,12 +8,17 @@ from typing import Any, Literal, Self, get_args
 
 from torch import Tensor
 
+from lightning_calib.datasets.cases import CASE, group_name, level_depth
+from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.files import write_text
 
-FORMAT_VERSION = 2
-_READ = (1, 2)  # format versions; stores of the first say nothing of the preprocessing
+FORMAT_VERSION = 3
+# Format versions that are read: stores of the first say nothing of the preprocessing, older ones than the third know
+# one group a case.
+_READ = (1, 2, 3)
+_NESTED = 3
 MANIFEST = "manifest.json"
 CASES = "cases"
 SUFFIX = ".safetensors"
@@ -43,14 +48,14 @@ class CaseRecord:
     """What the manifest says about one case.
 
     ``changed_argmax`` counts, for each pooling, the voxels whose pooled argmax the stored precision changed,
-    among the ``voxels`` that are valid and not ignored.
+    among the ``voxels`` that are valid and not ignored. ``groups`` are those of the manifest's levels.
     """
 
     case_id: str
     shape: tuple[int, ...]
     size: int
     sha256: str
-    group: str
+    groups: tuple[str, ...] = ()
     has_valid: bool = False
     voxels: int = 0
     changed_argmax: dict[str, int] = field(default_factory=dict)
@@ -60,7 +65,9 @@ class CaseRecord:
     def from_dict(cls, facts: dict[str, Any]) -> Self:
         """Read a record from its JSON form; an id that would lead out of the store is refused."""
         check_case_id(facts["case_id"])
-        return cls(**{**facts, "shape": tuple(facts["shape"])})
+        facts = dict(facts)
+        groups = facts.pop("groups") if "groups" in facts else [facts.pop("group")]  # one before format version 3
+        return cls(**{**facts, "shape": tuple(facts["shape"]), "groups": tuple(groups)})
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Manifest:
         keep: ``members`` for ``logits (M, C, *S)``; ``pooled`` for ``z``, ``p`` and ``p0``, each ``(C, *S)``.
         dtype: ``float32`` or ``float16``.
         preprocessing: what turns a new image into the networks' input; None where it is not known.
+        group_levels: names of the levels of groups, coarsest first.
+        group_level: the level that the data set keeps whole; ``case`` where there is none.
         cases: one record a case, sorted by id.
         format_version: version of this format.
     """
@@ -92,6 +101,8 @@ class Manifest:
     keep: Keep = "members"
     dtype: StoreDtype = "float32"
     preprocessing: Preprocessing | None = None
+    group_levels: tuple[str, ...] = ()
+    group_level: str = CASE
     cases: tuple[CaseRecord, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -108,6 +119,10 @@ class Manifest:
             raise StoreError(f"spatial_dims is 2 or 3, got {self.spatial_dims}")
         if self.background is not None and not 0 <= self.background < self.num_classes:
             raise StoreError(f"background {self.background} is none of the {self.num_classes} classes")
+        try:
+            level_depth(check_levels(self.group_levels, "group_levels"), self.group_level)
+        except ValueError as problem:
+            raise StoreError(str(problem)) from problem
         if self.ignore_index is not None and 0 <= self.ignore_index < self.num_classes:
             raise StoreError(
                 f"ignore_index {self.ignore_index} is also a class ({self.class_names[self.ignore_index]})"
@@ -128,6 +143,17 @@ class Manifest:
         """Names of the score arrays in each case's file."""
         return ("logits",) if self.keep == "members" else tuple(POOLINGS)
 
+    def group_depth(self, level: str | int) -> int:
+        """Number of a level of groups, from 1 for the coarsest; 0 for ``case``, where each case is its own group."""
+        if isinstance(level, int) and not 0 <= level < len(self.group_levels):
+            raise ValueError(f"there is no level {level} of groups; there are {len(self.group_levels)}, from 0")
+        return level_depth(self.group_levels, self.group_levels[level] if isinstance(level, int) else level)
+
+    def group_of(self, case: CaseRecord, level: str | int | None = None) -> str:
+        """Group of a case at a level, by default the one that is kept whole; finer ones as ``coarse/fine``."""
+        depth = self.group_depth(self.group_level if level is None else level)
+        return group_name(case.groups, depth, case.case_id)
+
     def changed_argmax(self) -> dict[str, float]:
         """Share of voxels whose pooled argmax the stored precision changed, for each pooling."""
         voxels = max(sum(case.voxels for case in self.cases), 1)
@@ -137,6 +163,13 @@ class Manifest:
         """Which labels are neither a class nor ``ignore_index``."""
         foreign = (labels < 0) | (labels >= self.num_classes)
         return foreign if self.ignore_index is None else foreign & (labels != self.ignore_index)
+
+    def with_one_level(self) -> Self:
+        """An older manifest with its groups as a level, unless each case is its own."""
+        if all(case.groups == (case.case_id,) for case in self.cases):
+            return replace(self, cases=tuple(replace(case, groups=()) for case in self.cases))
+        (level,) = unnamed(1)
+        return replace(self, group_levels=(level,), group_level=level)
 
     def header(self) -> Self:
         """The same manifest without its cases: what every case of one store has in common."""
@@ -176,7 +209,9 @@ class Manifest:
             if facts.get("preprocessing") is not None:
                 facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"])
             facts["cases"] = tuple(CaseRecord.from_dict(case) for case in facts["cases"])
-            return cls(**facts)
+            facts["group_levels"] = tuple(facts.get("group_levels", ()))
+            manifest = cls(**facts)
+            return manifest if version >= _NESTED else manifest.with_one_level()
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:
             raise StoreError(f"{path} is not the manifest of an output store: {problem!r}") from problem
 

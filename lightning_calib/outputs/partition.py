@@ -74,6 +74,22 @@ class Split:
                     )
 
 
+def whole_groups(store: OutputStore, group_aware: bool, group_level: str | None) -> dict[str, str] | None:
+    """Groups that a partition keeps whole, by case id.
+
+    Args:
+        store: where the cases come from.
+        group_aware: keep groups of the data set's own level whole.
+        group_level: keep groups of this level whole; None leaves it to ``group_aware``.
+
+    Returns:
+        None where cases are divided one by one.
+    """
+    if group_level is not None:
+        return store.groups_at(group_level)
+    return store.groups if group_aware else None
+
+
 def make_split(
     store: OutputStore,
     repeat: int = 0,
@@ -93,7 +109,7 @@ def make_split(
         sizes: sizes of ``cal``, ``val`` and ``test``; see :class:`Sizes`.
         seed: seed that all repeats come from.
         groups: group by case id; groups are then never torn apart, and sizes are met as closely as they allow.
-            ``store.groups`` holds those that the data set knows.
+            see :func:`whole_groups`.
 
     Example:
         >>> from types import SimpleNamespace

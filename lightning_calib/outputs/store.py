@@ -40,7 +40,7 @@ class StoredCase:
     @property
     def group(self) -> str:
         """Patient, sequence or tile that the case belongs to; its own id where no group is known."""
-        return self.record.group
+        return self.manifest.group_of(self.record)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,8 +135,24 @@ class OutputStore:
 
     @property
     def groups(self) -> dict[str, str]:
-        """Group of each case."""
-        return {case_id: record.group for case_id, record in self._records.items()}
+        """Group of each case at the level that the data set keeps whole."""
+        return self.groups_at(self.manifest.group_level)
+
+    @property
+    def group_levels(self) -> tuple[str, ...]:
+        """Names of the levels of groups, coarsest first; empty where cases have none."""
+        return self.manifest.group_levels
+
+    def groups_at(self, level: str | int) -> dict[str, str]:
+        """Group of each case at a level.
+
+        Args:
+            level: its name or number, from 0 for the coarsest; ``case`` for each case by itself.
+
+        Returns:
+            By case id the group's name; groups of finer levels are written ``coarse/fine``.
+        """
+        return {case_id: self.manifest.group_of(record, level) for case_id, record in self._records.items()}
 
     def __len__(self) -> int:
         """Number of cases."""

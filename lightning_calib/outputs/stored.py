@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -13,7 +12,7 @@ from lightning_calib.datasets.base import collate
 from lightning_calib.datasets.sampling import EpochSampler, SampleKey, world
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.fit_batches import Batch, ImageBatches, StepSampler, VoxelBatches
-from lightning_calib.outputs.partition import PARTS, Size, Sizes, Split, make_split
+from lightning_calib.outputs.partition import PARTS, Size, Sizes, Split, make_split, whole_groups
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside, StoredCases
 
@@ -75,7 +74,9 @@ class StoredOutputsDataModule(LightningDataModule):
         val: size of the validation part.
         test: size of the test part.
         seed: seed of partitions and of the order of batches.
-        group_aware: keep cases of one group (patient, sequence, tile) in one part.
+        group_aware: keep cases of one group (patient, sequence, tile) in one part, at the level that the data set
+            keeps whole.
+        group_level: keep groups of this level whole, such as ``site``; null leaves it to ``group_aware``.
         outside: what voxels count as that were never predicted: ``exclude``, ``background_certain`` or
             ``one_hot_logits``.
         cache: keep pooled maps and boundary distances on disk beside the store.
@@ -101,6 +102,7 @@ class StoredOutputsDataModule(LightningDataModule):
         test: Size = None,
         seed: int = 0,
         group_aware: bool = False,
+        group_level: str | None = None,
         outside: Outside = "exclude",
         cache: bool = True,
         train_batches: TrainBatches = "cases",
@@ -114,9 +116,9 @@ class StoredOutputsDataModule(LightningDataModule):
             raise ValueError(f"batch_voxels = {batch_voxels}, batch_images = {batch_images}: give at least 1")
         self.store = outputs if isinstance(outputs, OutputStore) else OutputStore(outputs)
         self.cases = StoredCases(self.store, pooling, outside, cache)
-        groups = self.store.groups if group_aware else None
+        groups = whole_groups(self.store, group_aware, group_level)
         self.split = make_split(self.store, repeat, Sizes(cal, val, test), seed, groups)
-        self.repeat, self.seed, self.group_aware = repeat, seed, group_aware
+        self.repeat, self.seed = repeat, seed
         self.train_batches, self.batch_voxels, self.batch_images = train_batches, batch_voxels, batch_images
         self.crop, self.memory = crop, memory
         self._refuse_unlabelled()
@@ -177,7 +179,7 @@ class StoredOutputsDataModule(LightningDataModule):
             dataset = ImageBatches(batch_images=self.batch_images, crop=self.crop, **options)
         else:
             dataset = ImageBatches(shuffle=False, **options)
-        return DataLoader(dataset=dataset, batch_size=None, sampler=StepSampler(len(dataset)))
+        return DataLoader(dataset=dataset, batch_size=None, sampler=StepSampler(len(dataset)), pin_memory=self._pinned)
 
     def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
         """Whole cases of ``val``; none where it is empty."""
@@ -199,8 +201,13 @@ class StoredOutputsDataModule(LightningDataModule):
             batch_size=1,
             sampler=EpochSampler(len(case_ids), even=False),
             collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=self._pinned,
         )
+
+    @property
+    def _pinned(self) -> bool:
+        """Whether a Trainer sends batches to a GPU; pinning without need would take a GPU's memory in every process."""
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def _refuse_unlabelled(self) -> None:
         """Every part that has cases needs a voxel that counts."""

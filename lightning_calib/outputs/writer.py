@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lightning_calib.datasets.cases import CASE
+from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, pool
 from lightning_calib.kit.files import atomic_path, read_json, sha256, write_text
@@ -32,6 +34,7 @@ from lightning_calib.outputs.manifest import (
 _DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
 _HEADER = ".header.json"  # no case id starts with a dot
 _UNFINISHED = "unfinished"  # folder of the facts about written cases until the manifest has them
+_PREPROCESSED = 2  # format version from which stores know of preprocessing
 _HEADER_BYTES = 1024  # of a safetensors file, rounded up
 
 
@@ -53,7 +56,10 @@ class OutputWriter:
         representation: whether the scores are ``logits`` or ``log_probs``.
         keep: ``members``, or ``pooled`` for ``z``, ``p`` and ``p0`` in place of the members.
         dtype: precision of the stored scores.
-        groups: group of each case; a case that is absent is its own group.
+        groups: group of each case or, for nested ones, its groups, coarsest first; a case that is absent is a group
+            of its own. None keeps what an earlier run wrote.
+        group_levels: names of the levels of groups, coarsest first; ``group`` by default.
+        group_level: level that divisions of the store keep whole by default; None for the coarsest.
         preprocessing: what turns a new image into the networks' input, where it is known.
     """
 
@@ -69,11 +75,13 @@ class OutputWriter:
         representation: Representation = "logits",
         keep: Keep = "members",
         dtype: StoreDtype = "float32",
-        groups: Mapping[str, str] | None = None,
+        groups: Groups | None = None,
+        group_levels: Sequence[str] | None = None,
+        group_level: str | None = None,
         preprocessing: Preprocessing | None = None,
     ) -> None:
         self.path = Path(path)
-        self.groups = dict(groups or {})
+        self.groups, levels = nested(groups, group_levels)
         self.manifest = Manifest(
             dataset=dataset,
             class_names=tuple(class_names),
@@ -85,11 +93,16 @@ class OutputWriter:
             keep=keep,
             dtype=dtype,
             preprocessing=preprocessing,
+            group_levels=levels,
+            group_level=group_level or next(iter(levels), CASE),
         )
         self._facts = self.path / _UNFINISHED
         finished = self._continue(self.path / MANIFEST)
+        earlier = finished or self._continue(self._facts / _HEADER)
+        if earlier and groups is None:
+            self.manifest = replace(self.manifest, group_levels=earlier.group_levels, group_level=earlier.group_level)
         self._finished = {case.case_id: case for case in finished.cases} if finished else {}
-        if not finished and not self._continue(self._facts / _HEADER):
+        if not earlier:
             _refuse_unknown_files(self.path)
             self._facts.mkdir(parents=True, exist_ok=True)
             self.manifest.save(self._facts / _HEADER)
@@ -101,8 +114,9 @@ class OutputWriter:
             return None
         earlier = Manifest.load(path)
         ours, theirs = asdict(self.manifest), asdict(earlier.header())
-        if earlier.format_version < self.manifest.format_version:  # it knew of no preprocessing
-            theirs |= {name: ours[name] for name in ("format_version", "preprocessing")}
+        theirs |= {name: ours[name] for name in ("format_version", "group_levels", "group_level")}  # brought up to date
+        if earlier.format_version < _PREPROCESSED:
+            theirs["preprocessing"] = ours["preprocessing"]
         if differing := [name for name in ours if ours[name] != theirs[name]]:
             told = "; ".join(f"{name}: {theirs[name]!r} there, {ours[name]!r} now" for name in differing)
             raise StoreError(
@@ -176,7 +190,7 @@ class OutputWriter:
             shape=tuple(target.shape),
             size=path.stat().st_size,
             sha256=sha256(path),
-            group=self.groups.get(case_id, case_id),
+            groups=self._names(case_id),
             has_valid=valid is not None,
             voxels=int(counted.sum()),
             changed_argmax=self._changed(logits, arrays, counted),
@@ -197,7 +211,8 @@ class OutputWriter:
             raise StoreError(f"{self.path}: {len(missing)} case(s) are not written: {', '.join(missing[:20])}")
         if not done:
             raise StoreError(f"{self.path}: no case was written")
-        records = tuple(self._record(case_id) for case_id in sorted(done))
+        found = [self._record(case_id) for case_id in sorted(done)]
+        records = tuple(replace(case, groups=self._names(case.case_id, case.groups)) for case in found)
         manifest = replace(self.manifest, cases=records)
         manifest.save(self.path / MANIFEST)
         shutil.rmtree(self._facts, ignore_errors=True)
@@ -205,6 +220,12 @@ class OutputWriter:
             leftover.unlink(missing_ok=True)
         self._finished = {case.case_id: case for case in records}
         return manifest
+
+    def _names(self, case_id: str, earlier: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Groups of a case: those that are given now, those of an earlier run, or itself at each level."""
+        levels = self.manifest.group_levels
+        known = earlier if len(earlier) == len(levels) else (case_id,) * len(levels)
+        return check_names(case_id, self.groups.get(case_id, known), levels)
 
     def _record(self, case_id: str) -> CaseRecord:
         path = self._facts / f"{case_id}.json"

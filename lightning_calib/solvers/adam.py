@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_calib.calibrators import Calibrator, Identity
+from lightning_calib.calibrators.base import known_finite
 from lightning_calib.solvers.base import Batch, BatchKind, PassSolver, SolverName, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
@@ -88,7 +90,8 @@ class AdamSolver(PassSolver):
     def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
         """Take a step on a batch that is spread over the processes."""
         parameters = list(self.calibrator.parameters())
-        with torch.enable_grad():
+        # The first epoch looks at the values; later ones see them again, and no device is waited for.
+        with torch.enable_grad(), nullcontext() if self.epoch == 0 else known_finite():
             total, count = nll_sum(self.calibrator, logits, target, self.ignore_index)
             count = self.collective.sum(count.to(total)).clamp(min=1)
             loss = total / count + self.regularization() / self.collective.size

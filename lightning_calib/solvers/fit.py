@@ -85,6 +85,8 @@ def choose_solver(calibrator: Calibrator) -> SolverName:
         >>> [choose_solver(build(name, 3)) for name in ("ms", "ets", "lts")]
         ['newton', 'slsqp', 'adam']
     """
+    if calibrator.solver == "stacking":
+        raise ValueError(f"no solver fits {calibrator.name}: it is put together from calibrators that were fitted")
     return calibrator.solver
 
 
@@ -119,7 +121,8 @@ def make_solver(
         walk: prepares voxels for newton.
         **options: further arguments of the solver's class.
     """
-    kind = choose_solver(calibrator) if solver == "auto" else solver
+    suited = choose_solver(calibrator)
+    kind = suited if solver == "auto" else solver
     if kind == "newton" and isinstance(calibrator, AffineCalibrator):
         shared: dict[str, Any] = {"ignore_index": ignore_index, "collective": collective}
         return NewtonSolver(calibrator, lam, mu, eps, **shared, walk=walk, **options)
@@ -127,7 +130,7 @@ def make_solver(
         return MixtureSolver(calibrator, ignore_index, collective, **options)
     if kind == "adam":
         return AdamSolver(calibrator, lam, mu, eps, ignore_index, collective, **options)
-    raise ValueError(f"{kind} cannot fit {calibrator.name}; use {choose_solver(calibrator)!r} or 'auto'")
+    raise ValueError(f"{kind} cannot fit {calibrator.name}; use {suited!r} or 'auto'")
 
 
 class Batches:

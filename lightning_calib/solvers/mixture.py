@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from lightning_calib.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
-from lightning_calib.functional.voxels import sums_device
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.base import Batch, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
@@ -201,15 +202,16 @@ class MixtureSolver(Solver):
 def _descend(objective: MixtureObjective, start: Vector, weights: Vector, max_iterations: int) -> str:
     """Run SLSQP with the start's temperature and these weights; the best point is remembered. Returns how it ended."""
     objective(start)
-    result = minimize(
-        objective,
-        np.concatenate([start[:1], weights]),
-        jac=True,
-        method="SLSQP",
-        bounds=_BOUNDS,
-        constraints=[LinearConstraint([[0, 1, 1, 1]], 1, 1)],
-        options={"maxiter": max_iterations, "ftol": 1e-11},
-    )
+    with threadpool_limits(1, "blas"):  # SLSQP's tiny systems are solved to other bits by other numbers of threads
+        result = minimize(
+            objective,
+            np.concatenate([start[:1], weights]),
+            jac=True,
+            method="SLSQP",
+            bounds=_BOUNDS,
+            constraints=[LinearConstraint([[0, 1, 1, 1]], 1, 1)],
+            options={"maxiter": max_iterations, "ftol": 1e-11},
+        )
     # Mode 8: no step decreases the objective any more, which at the rounding of float32 sums is an end like others.
     return "decrease" if result.status in (0, 8) else str(result.message)
 

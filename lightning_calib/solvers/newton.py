@@ -140,7 +140,7 @@ class NewtonSolver(PassSolver):
         """
         if self.done:
             raise RuntimeError("the fit has ended; build a new solver for another one")
-        if self.survey is not None:
+        if self.survey is not None and not self.walk.keeps(case_ids):
             self.calibrator.check_input(logits)
         first_index = 0
         if case_ids is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, ConeScaling, TemperatureScaling
-from lightning_calib.functional.voxels import sums_device
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 

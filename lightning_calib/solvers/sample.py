@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.voxels import sums_device
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.collective import Collective
 from lightning_calib.solvers.stream import Chunk, case_hash
 

@@ -2,18 +2,22 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator
-from lightning_calib.functional.voxels import as_images
+from lightning_calib.functional.binning import tally
+from lightning_calib.functional.devices import Fetched, chunk_values, free_bytes, one_ahead
+from lightning_calib.functional.voxels import as_images, count_labels, places
 
-# Values of a chunk over all classes: a few such arrays fit a core's cache, or keep a GPU busy.
-CHUNK_VALUES = {"cpu": 2**18, "cuda": 2**24}
+# Values of a chunk over all classes on a CPU: a few such arrays fit a core's cache.
+CHUNK_VALUES = 2**18
 
-# Bytes of prepared voxels that a search keeps; cases beyond that are prepared anew in every pass.
+# Bytes of prepared voxels that a search keeps on a CPU; cases beyond that are prepared anew in every pass.
 KEPT_BYTES = 3 * 2**29
 
 
@@ -56,6 +60,23 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A chunk whose experts may still be on their way from the device.
+
+    Attributes:
+        chunk: all but its experts, where there are several.
+        counts: voxels of each expert; None where there is one.
+    """
+
+    chunk: Chunk
+    counts: Fetched | None = None
+
+    def ready(self) -> Chunk:
+        """The chunk, once the experts are known."""
+        return self.chunk if self.counts is None else replace(self.chunk, experts=expert_slices(self.counts))
+
+
+@dataclass(frozen=True)
 class Walk:
     """How batches are cut into chunks.
 
@@ -83,39 +104,48 @@ class Walk:
         images, labels = as_images(logits, target)
         if len(case_ids) != len(images):
             raise ValueError(f"{len(case_ids)} case ids for {len(images)} images")
-        values = self.chunk_values or CHUNK_VALUES.get(logits.device.type, CHUNK_VALUES["cuda"])
-        size = max(1, values // images.shape[1])
+        size = max(1, (self.chunk_values or chunk_values(logits.device, on_cpu=CHUNK_VALUES)) // images.shape[1])
+        parts = [slice(start, start + size) for start in range(0, images.shape[2], size)]
         for image, label, case_id in zip(images, labels, case_ids, strict=True):
-            counted = check_labels(label, len(image), case_id, self.ignore_index)
-            for start in range(0, image.shape[1], size):
-                part = slice(start, start + size)
-                yield from self._chunk(image[:, part], label[part], first_index + start, case_id, counted)
+            keep = None if self.ignore_index is None else label != self.ignore_index
+            counts = count_labels(label, keep, parts, len(image), f"case {case_id!r}")
+            case = (case_id, sum(counts))
+            ready = (
+                self._prepare(image[:, part], label[part], first_index + part.start, places(keep, part, count), *case)
+                for part, count in zip(parts, counts, strict=True)
+                if count
+            )
+            yield from (prepared.ready() for prepared in one_ahead(ready, logits.device))
 
-    def _chunk(self, logits: Tensor, target: Tensor, first: int, case_id: str, counted: int) -> Iterator[Chunk]:
-        """The voxels that count, as a chunk; none where all are ignored."""
+    def _prepare(
+        self, logits: Tensor, target: Tensor, first: int, keep: Tensor | None, case_id: str, case_voxels: int
+    ) -> Prepared:
+        """The voxels that count: features, label positions, sorted by expert."""
         index = torch.arange(first, first + target.shape[0], device=target.device)
-        if self.ignore_index is not None:
-            keep = (target != self.ignore_index).nonzero().squeeze(1)
-            if len(keep) < len(target):
-                logits, target, index = logits.index_select(1, keep), target[keep], index[keep]
-        if target.shape[0] == 0:
-            return
-        logits = logits.to(self.calibrator.compute_dtype(logits))
-        yield self._view(logits, target.long(), index, case_id, counted)
-
-    def _view(self, logits: Tensor, target: Tensor, index: Tensor, case_id: str, counted: int) -> Chunk:
-        """Features, label positions and experts of voxels ``(C, m)``."""
+        if keep is not None:
+            logits, target, index = logits.index_select(1, keep), target[keep], index[keep]
+        logits, target = logits.to(self.calibrator.compute_dtype(logits)), target.long()
         view = self.calibrator.inputs(self.calibrator.start(logits.unsqueeze(0)))
         features, position = view.features[0], target
         if view.permutation is not None:
             position = _position(view.permutation[0], target)
         if view.expert is None:
-            whole = ((0, slice(0, len(target))),)
-            return Chunk(logits, None, features, target, position, index, case_id, whole, counted)
+            everything = ((0, slice(0, len(target))),)
+            return Prepared(Chunk(logits, None, features, target, position, index, case_id, everything, case_voxels))
         expert, order = view.expert[0].sort(stable=True)
         # index_select: a fifth of the time of features[:, order]
         columns = (features.index_select(1, order), target[order], position[order], index[order])
-        return Chunk(logits, order, *columns, case_id, _slices(expert), counted)
+        chunk = Chunk(logits, order, *columns, case_id, (), case_voxels)
+        return Prepared(chunk, Fetched([tally(expert, self.num_experts)]))
+
+    def keeps(self, case_ids: Sequence[str] | None) -> bool:
+        """Whether the walk needs no more than the names of these cases."""
+        return False
+
+    @cached_property
+    def num_experts(self) -> int:
+        """``E``."""
+        return self.calibrator.assemble()[0].shape[0]
 
 
 @dataclass(frozen=True)
@@ -133,10 +163,10 @@ class KeptWalk(Walk):
         calibrator: says what the features are.
         ignore_index: label of voxels that are left out.
         chunk_values: values in a chunk over all classes; by default what suits the device.
-        memory: bytes to keep; cases beyond are prepared anew.
+        memory: bytes to keep, cases beyond are prepared anew; by default 1.5 GiB, on a GPU up to half of what is free.
     """
 
-    memory: int = KEPT_BYTES
+    memory: int | None = None
     kept: dict[str, list[Chunk]] = field(default_factory=dict)
 
     def __call__(
@@ -153,12 +183,22 @@ class KeptWalk(Walk):
             for chunk in super().__call__(logits, target, case_ids):
                 chunks.append(chunk)
                 yield chunk
-            if self.used() + sum(chunk.nbytes for chunk in chunks) <= self.memory:
+            if self.used() + sum(chunk.nbytes for chunk in chunks) <= self._most(logits.device):
                 self.kept[case_id] = chunks
+
+    def keeps(self, case_ids: Sequence[str] | None) -> bool:
+        """Whether all of them are in memory."""
+        return case_ids is not None and all(case_id in self.kept for case_id in case_ids)
 
     def used(self) -> int:
         """Bytes that are kept now."""
         return sum(chunk.nbytes for chunks in self.kept.values() for chunk in chunks)
+
+    def _most(self, device: torch.device) -> int:
+        """Bytes that may be kept: on a GPU as much as stays free beside them."""
+        if self.memory is not None:
+            return self.memory
+        return free_bytes(device) if device.type == "cuda" else KEPT_BYTES
 
 
 def case_hash(case_id: str) -> int:
@@ -177,23 +217,8 @@ def _position(permutation: Tensor, target: Tensor) -> Tensor:
     return ((permutation == target) * places).sum(0)
 
 
-def _slices(expert: Tensor) -> tuple[tuple[int, slice], ...]:
-    """Runs of equal values in a sorted vector ``(m,)``."""
-    present, counts = torch.unique_consecutive(expert, return_counts=True)
-    stops = counts.cumsum(0)
-    runs = torch.stack([present, stops - counts, stops], dim=1).tolist()
-    return tuple((number, slice(start, stop)) for number, start, stop in runs)
-
-
-def check_labels(label: Tensor, num_classes: int, case_id: str, ignore_index: int | None) -> int:
-    """Refuse labels of a case that name no class; the number of those that count."""
-    counted = label if ignore_index is None else label[label != ignore_index]
-    if counted.numel() == 0:
-        return 0
-    low, high = torch.stack(counted.aminmax()).tolist()
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"case {case_id!r}: the target holds labels from {low} to {high}, but there are {num_classes} classes; "
-            f"name the label of unlabelled voxels as ignore_index"
-        )
-    return counted.numel()
+def expert_slices(counts: Fetched) -> tuple[tuple[int, slice], ...]:
+    """Each expert with voxels, and the slice of its voxels, from how many each has ``(E,)``."""
+    voxels: list[int] = counts.read()[0].tolist()
+    edges = pairwise(accumulate(voxels, initial=0))
+    return tuple((number, slice(*edge)) for number, edge in enumerate(edges) if voxels[number])

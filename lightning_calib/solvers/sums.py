@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator
-from lightning_calib.functional.voxels import sums_device
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.objective import PooledNLL
@@ -70,7 +70,7 @@ class PassSums:
         start = 0
         for expert, part in runs:
             stop = start + part.stop - part.start
-            self.loss[expert] += loss[start:stop].sum(dtype=torch.float64).to(self.loss.device)
+            self.loss[expert] += loss[start:stop].to(self.loss.device).sum(dtype=torch.float64)
             own = residual[:, start:stop]
             self.gradient[expert, :, :-1] += (own @ chunk.features[:, part].T).to(self.gradient)
             self.gradient[expert, :, -1] += own.sum(1).to(self.gradient)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.binning import tally
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.functional.experts import winning_class
-from lightning_calib.functional.voxels import sums_device
 from lightning_calib.solvers.collective import Collective
 from lightning_calib.solvers.sample import Sample, Sampler
 from lightning_calib.solvers.stream import Chunk
@@ -120,8 +121,8 @@ class Survey:
             loss = loss * weight
         mass += len(loss) if weight is None else weight.sum(dtype=torch.float64).to(mass)
         for expert, part in chunk.experts:
-            identity_loss[expert] += loss[part].sum(dtype=torch.float64).to(identity_loss)
-            cells[expert] += torch.bincount(chunk.target[part], minlength=self.shape[1]).to(cells)
+            identity_loss[expert] += loss[part].to(identity_loss.device).sum(dtype=torch.float64)
+            cells[expert] += tally(chunk.target[part], self.shape[1]).to(cells)
         repeated += (logits[:, 1:] == logits[:, :-1]).all(0).sum().to(repeated)
 
     def _stratum(self, chunk: Chunk, logits: Tensor) -> Tensor:

@@ -166,7 +166,9 @@ class Study(ABC):
         """
         failed: dict[str, str] = {}
         executor = self.executor or LocalExecutor(0, int(self.results.settings.get("threads", 1)))
-        with executor, Display([self.name for _ in jobs], executor.slots, quiet=not self.display) as shown:
+        kinds, quiet = [self.name for _ in jobs], not self.display
+        with executor, Display(kinds, executor.slots, quiet=quiet, doing=executor.doing) as shown:
+            executor.check([self.calibration])
             started = time.perf_counter()
             for outcome in executor.run(jobs, work):
                 text = tell(outcome.job)

@@ -127,7 +127,7 @@ def property_rows(study: Study, job: Pass) -> list[PropertyRow]:
 
 
 def parameter_counts(classes: Sequence[int]) -> list[CountRow]:
-    """Counts of all calibrators, taken from calibrators that are built for it.
+    """Counts of all calibrators that a solver fits, taken from calibrators that are built for it.
 
     Args:
         classes: numbers of classes.
@@ -137,7 +137,7 @@ def parameter_counts(classes: Sequence[int]) -> list[CountRow]:
         [(6, 3)]
     """
     rows = []
-    for name in CALIBRATORS:
+    for name in (name for name in CALIBRATORS if CALIBRATORS[name].solver != "stacking"):
         for number in sorted(set(classes)):
             calibrator = build(name, number)
             rows.append(CountRow(name, number, calibrator.num_optimized, calibrator.num_identifiable))

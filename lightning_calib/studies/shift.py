@@ -13,9 +13,10 @@ from PIL import Image
 
 from lightning_calib.datasets.corruptions import CORRUPTION, EXAMPLE, KINDS, SEVERITIES, corrupt, psnr
 from lightning_calib.experiment import layout, records
-from lightning_calib.experiment.jobs import evaluate_cases, make_trainer
+from lightning_calib.experiment.evaluation_jobs import evaluate_cases
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import join_tables, matched_comparisons
+from lightning_calib.experiment.work import make_trainer
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import digest, read_json, sha256, write_json

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
 from lightning_calib.calibrators import Calibrator, Identity, build
+from lightning_calib.functional.devices import ahead
 from lightning_calib.solvers import AdamSolver, Certificate, PassSolver, Solver, SolverName, choose_solver, make_solver
 from lightning_calib.solvers.adam import check_rates
 from lightning_calib.solvers.base import Batch as SolverBatch
@@ -27,15 +28,16 @@ Batch = dict[str, Any]
 
 
 class DeviceBatches:
-    """Batches on a device, as solvers take them; a DataLoader is told each time through that it is another epoch.
+    """Batches on a device, sent there ahead of use; a DataLoader is told each time through that it is another epoch.
 
     Args:
         batches: a DataLoader, or anything else that :func:`~lightning_calib.solvers.fit` takes.
         device: where to.
+        walk: what the solver prepares voxels with; cases that it keeps are not sent again.
     """
 
-    def __init__(self, batches: Iterable[AnyBatch], device: torch.device) -> None:
-        self.batches, self.device, self.epoch = batches, device, 0
+    def __init__(self, batches: Iterable[AnyBatch], device: torch.device, walk: Walk | None = None) -> None:
+        self.batches, self.device, self.walk, self.epoch = batches, device, walk, 0
 
     def __iter__(self) -> Iterator[SolverBatch]:
         """One pass."""
@@ -43,8 +45,10 @@ class DeviceBatches:
         if isinstance(sampler, DistributedSampler):
             sampler.set_epoch(self.epoch)
         self.epoch += 1
-        for logits, target, case_ids in map(unpack, self.batches):
-            yield logits.to(self.device), target.to(self.device), case_ids
+        yield from ahead(map(unpack, self.batches), self.device, self._kept)
+
+    def _kept(self, batch: SolverBatch) -> bool:
+        return self.walk is not None and self.walk.keeps(batch[2])
 
 
 class SolverSteps(Optimizer):

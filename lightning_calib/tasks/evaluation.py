@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import torch
 from pytorch_lightning import LightningModule
-from torch import nn
-from torchmetrics import MetricCollection
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, check_finite, known_finite
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
 from lightning_calib.metrics.score import SCORES, score_collection
@@ -46,11 +47,15 @@ class EvaluationTask(LightningModule):
     Logs ``test/<label>/<score>``. Afterwards :attr:`evaluated` holds, in every process, what came out over all of
     them; a case that two processes saw counts once.
 
+    Cases can be judged in several passes, each by a task that is not ``whole``: what one has summed up
+    (:meth:`states`) another takes over (:meth:`merge`), in the way in which processes are brought together.
+
     Args:
         calibrators: fitted calibrators by the label that trackers get.
         ignore_index: label of voxels that count nowhere.
         background: class that overlap scores leave out; None to average over all classes.
         scores: keys of the scores; by default all that there are.
+        whole: whether one pass sees all cases; else nothing is concluded at its end.
 
     Example:
         >>> from lightning_calib.calibrators import build
@@ -64,19 +69,26 @@ class EvaluationTask(LightningModule):
         ignore_index: int | None = None,
         background: int | None = None,
         scores: Sequence[str] | None = None,
+        whole: bool = True,
     ) -> None:
         super().__init__()
-        self.labels, self.background = list(calibrators), background
+        self.labels, self.background, self.whole = list(calibrators), background, whole
         self.calibrators = nn.ModuleList(calibrators.values())
-        self.scores = nn.ModuleList(score_collection(ignore_index, background, scores) for _ in calibrators)
+        chosen = [SCORES[key] for key in (SCORES if scores is None else scores)]
+        own, shared = ([score.key for score in chosen if score.of_input == kind] for kind in (False, True))
+        self.scores = nn.ModuleList(score_collection(ignore_index, background, own) for _ in calibrators)
+        self.of_input = score_collection(ignore_index, background, shared)
         self.evaluated: dict[str, Evaluated] = {}
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a case to all scores of all calibrators."""
         logits, target = batch["logits"], batch["target"]
         facts = {"case_ids": batch["case_id"], "reference": logits, "distance": batch.get("distance")}
-        for calibrator, scores in zip(self.calibrators, self.by_label().values(), strict=True):
-            scores.update(calibrator(logits), target, **facts)
+        check_finite(logits)
+        with known_finite():
+            for calibrator, scores in zip(self.calibrators, self.by_label().values(), strict=True):
+                scores.update(calibrator(logits), target, **facts)
+            self.of_input.update(logits, target, **facts)
 
     def by_label(self) -> dict[str, MetricCollection]:
         """The scores of each calibrator."""
@@ -84,20 +96,93 @@ class EvaluationTask(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Bring the scores of all processes together, and log their figures."""
-        for label, scores in self.by_label().items():
-            self.evaluated[label] = gathered(scores, self.background)
-            for key, value in self.evaluated[label].figures().items():
-                self.log(f"test/{label}/{key}", value, batch_size=1, rank_zero_only=True)
+        if self.whole:
+            for name, value in self.conclude().items():
+                self.log(name, value, batch_size=1, rank_zero_only=True)
+
+    def conclude(self) -> dict[str, float]:
+        """Fill :attr:`evaluated`; figures of all scores by the name that trackers get."""
+        self.evaluated = {
+            label: gathered(scores, self.of_input, self.background) for label, scores in self.by_label().items()
+        }
+        return {
+            f"test/{label}/{key}": value
+            for label, evaluated in self.evaluated.items()
+            for key, value in evaluated.figures().items()
+        }
+
+    def states(self) -> dict[str, Tensor]:
+        """What the scores of this process have summed up, by calibrator, score and state."""
+        return {
+            f"{number}/{key}/{state}": value
+            for number, scores in enumerate([*self.by_label().values(), self.of_input])
+            for key, metric in leaders(scores).items()
+            for state, value in states_of(metric).items()
+        }
+
+    def merge(self, parts: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take over what other tasks with the same calibrators have summed up.
+
+        Args:
+            parts: their :meth:`states`, in the order of the cases.
+        """
+        for number, scores in enumerate([*self.by_label().values(), self.of_input]):
+            for key, metric in leaders(scores).items():
+                merge_states(metric, [_under(f"{number}/{key}/", part) for part in parts])
 
 
-def gathered(scores: MetricCollection, background: int | None) -> Evaluated:
-    """Scores of a collection over all processes, cases by id; sums are gathered once for all scores."""
+def leaders(scores: MetricCollection) -> dict[str, Metric]:
+    """The metrics of a collection that hold states of their own; the others of their group share them."""
+    metrics = dict(scores.items(keep_base=True, copy_state=False))
+    return {group[0]: metrics[group[0]] for group in scores.compute_groups.values()}
+
+
+def states_of(metric: Metric) -> dict[str, Tensor]:
+    """States of a metric; a list of them by number, one after the other where they are rows of one table."""
+    found: dict[str, Tensor] = {}
+    for name, value in metric.metric_state.items():
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif value:
+            rows = [dim_zero_cat(value)] if metric._reductions[name] is dim_zero_cat else value
+            found |= {f"{name}/{number}": row for number, row in enumerate(rows)}
+    return {name: value.detach().cpu().clone().contiguous() for name, value in found.items()}
+
+
+def merge_states(metric: Metric, parts: Sequence[Mapping[str, Tensor]]) -> None:
+    """Reduce states as torchmetrics does over processes; the parts come in order, so that the result is one.
+
+    Args:
+        metric: takes the result.
+        parts: states of metrics of its kind.
+    """
+    for name, reduce in metric._reductions.items():
+        if isinstance(metric._defaults[name], list):
+            setattr(metric, name, [row for part in parts for row in _under(f"{name}/", part).values()])
+        else:
+            stacked = torch.stack([part[name] for part in parts])
+            setattr(metric, name, reduce(stacked) if callable(reduce) else stacked)
+    metric._update_count = len(parts)
+
+
+def _under(prefix: str, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in states.items() if name.startswith(prefix)}
+
+
+def gathered(scores: MetricCollection, of_input: MetricCollection, background: int | None) -> Evaluated:
+    """Scores of a collection over all processes, cases by id; sums are gathered once for all scores.
+
+    Args:
+        scores: of one calibrator.
+        of_input: scores that all calibrators share.
+        background: class that overlap scores leave out.
+    """
     shared = next(metric for metric in scores.values() if isinstance(metric, StatisticsMetric))
     cases, statistics = shared.statistics()
     everything = statistics.pooled()
     by_case: dict[str, list[float]] = {}
     pooled: dict[str, float] = {}
-    metrics = dict(scores.items())
+    metrics = dict(scores.items()) | dict(of_input.items())
     for key in (key for key in SCORES if key in metrics):
         score, metric = SCORES[key], metrics[key]
         if score.arithmetic is not None and score.pooled:

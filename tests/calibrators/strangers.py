@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lightning_calib.calibrators import Calibrator
+from lightning_calib.calibrators import Calibrator, Stack, build
 
 
 class BiasOnly(Calibrator):
@@ -34,4 +34,28 @@ class Squeezed(Calibrator):
         return (logits * self.factor.clamp(1e-3, 1e3)).log_softmax(dim=1)
 
 
-STRANGERS = {cls.name: cls for cls in (BiasOnly, Squeezed)}
+class OrderStack(Stack):
+    """A stack of which all parts keep the order."""
+
+    name = "order_stack"
+    translation_invariant = True
+    preserves = "order"
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2, parts=()) -> None:
+        names = ("identity", "ts", "cms_op")
+        super().__init__(num_classes, spatial_dims, parts or [build(name, num_classes, spatial_dims) for name in names])
+
+
+class ArgmaxStack(Stack):
+    """A stack of which one part keeps the argmax only."""
+
+    name = "argmax_stack"
+    translation_invariant = True
+    preserves = "argmax"
+
+    def __init__(self, num_classes: int, spatial_dims: int = 2, parts=()) -> None:
+        names = ("identity", "cms_ap")
+        super().__init__(num_classes, spatial_dims, parts or [build(name, num_classes, spatial_dims) for name in names])
+
+
+STRANGERS = {cls.name: cls for cls in (BiasOnly, Squeezed, OrderStack, ArgmaxStack)}

@@ -26,6 +26,8 @@ COUNTS = {
     "cms_op": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "bias_only": lambda c: (c, c),
     "squeezed": lambda c: (1, 1),
+    "order_stack": lambda c: (3 + 1 + c * (c**2 + 1), 2 + 1 + c**2 * (c - 1)),
+    "argmax_stack": lambda c: (2 + c * (c**2 + 1), 1 + c**2 * (c - 1)),
 }
 
 

@@ -69,7 +69,7 @@ def test_what_suits_our_calibrators():
     local = ("neighbourhood", "adam", ("weight_decay",))
     exact = {name: ("voxel", "newton", ()) for name in ("ts", "vs", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")}
     others = {"identity": ("voxel", "adam", ()), "ets": ("voxel", "slsqp", ()), "lts": local, "lts_ti": local}
-    assert facts == exact | others
+    assert facts == exact | others | {"stack": ("voxel", "stacking", ())}
 
 
 def test_a_registered_calibrator_is_one_of_them():

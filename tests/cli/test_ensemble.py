@@ -14,7 +14,7 @@ import pytest
 from rich.progress import Progress
 
 from lightning_calib.cli import ensemble
-from lightning_calib.cli.ensemble import Job, train_members, visible_gpus
+from lightning_calib.cli.ensemble import Job, train_members
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.kit.child import PARENT
 
@@ -28,14 +28,13 @@ json.dump(facts | {"started": started, "ended": time.time()}, open(sys.argv[1], 
 """
 
 
-def jobs_of(folder, codes, gpus=()):
+def jobs_of(folder, codes):
     return [
         Job(
             str(n),
             [sys.executable, "-c", code, str(folder / f"{n}.json")],
             folder / f"{n}.log",
             folder / f"{n}.progress",
-            gpus,
         )
         for n, code in enumerate(codes)
     ]
@@ -51,8 +50,7 @@ def reports(folder, count):
 
 def test_each_member_sees_one_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f,6")
-    gpus = visible_gpus(os.environ, count=3)
-    assert run_jobs(jobs_of(tmp_path, [REPORT] * 4, gpus), parallel=3) == {}
+    assert run_jobs(jobs_of(tmp_path, [REPORT] * 4), parallel=3) == {}
     found = reports(tmp_path, 4)
     assert [report["CUDA_VISIBLE_DEVICES"] for report in found[:3]] == ["3", "GPU-5f", "6"]
     assert found[3]["CUDA_VISIBLE_DEVICES"] in {"3", "GPU-5f", "6"}  # the place that was free first

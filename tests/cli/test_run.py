@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.experiment import jobs
+from lightning_calib.experiment import fit_jobs
 from lightning_calib.experiment.results import Results
 from tests.experiment.synthetic import write_outputs
 
@@ -63,7 +63,7 @@ def test_a_failure_shows_in_the_exit_code_and_by_name(home, tmp_path, capsys, mo
     def failing(*args, **options):
         raise RuntimeError("no optimum today")
 
-    monkeypatch.setattr(jobs, "search", failing)
+    monkeypatch.setattr(fit_jobs, "run_trials", failing)
     code = run(home, "--pipelines", "vs(z)", "--calibration", str(tmp_path / "calibration"), "--report", "false")
     assert code == 1
     assert "FAILED vs(z) in repeat 0: RuntimeError: no optimum today" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 
+from lightning_calib.cli import prediction
 from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.outputs.store import OutputStore
 from tests.training import TinyNetwork, explosion, file_bytes, refused, tiny_config, train
@@ -116,6 +117,18 @@ def test_predict_stores_what_the_members_say(run):
             network.load_state_dict(state)
             with torch.no_grad():
                 assert torch.allclose(case.logits[seed], network.logits(batch["image"])[0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_shards_of_a_prediction_write_the_same_store(run, monkeypatch, capsys):
+    outputs = run.parent / "runs" / "tiny" / "outputs"
+    train("predict", run)
+    whole = file_bytes(outputs)
+    shutil.rmtree(outputs)
+    monkeypatch.setattr(prediction, "SHARD_CASES", 2)
+    train("predict", run, "--executor", "local", "--parallel", 2)
+    assert "[3/3] predicted" in capsys.readouterr().out
+    assert file_bytes(outputs) == whole
 
 
 def test_predict_goes_on_where_it_stopped(run):

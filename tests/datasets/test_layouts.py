@@ -88,7 +88,7 @@ def test_parts_are_apart(module):
     assert not (train | val) & pool
     assert set(module.groups) == pool
     if module.name not in ("camvid",):  # its parts are official, and share videos
-        groups = {c.group or c.case_id for c in (*module.splits.train, *module.splits.val)}
+        groups = {c.group(len(module.group_levels)) for c in (*module.splits.train, *module.splits.val)}
         assert not groups & set(module.groups.values())
 
 
@@ -122,6 +122,8 @@ def test_camvid_gap_of_the_pool_set(tmp_path, pool_gap, frames, blocks):
     module = CamVid(layouts.write_camvid(tmp_path, train=30, val=10, test=7), block=4, pool_gap=pool_gap)
     assert len(module.pool_ids) == frames
     assert len(set(module.groups.values())) == blocks
+    assert module.group_levels == ("drive", "block")
+    assert all(i.startswith(f"{group.split('/')[0]}_") for i, group in module.groups.items())
 
 
 def test_cityscapes_label_ids(tmp_path):
@@ -251,7 +253,7 @@ def test_folder_keeps_groups_together(tmp_path):
     module = Folder(layouts.write_folder(tmp_path), ["a", "b", "c"], group_regex="^(p[0-9]+)_", batch_size=2)
     assert all(module.groups[i] == i[:3] for i in module.pool_ids)
     pool = {i[:3] for i in module.pool_ids}
-    assert not pool & {c.group for c in (*module.splits.train, *module.splits.val)}
+    assert not pool & {c.group(1) for c in (*module.splits.train, *module.splits.val)}
 
 
 def test_folder_follows_lists(tmp_path):
@@ -262,6 +264,28 @@ def test_folder_follows_lists(tmp_path):
     assert module.pool_ids == ["p00_a", "p03_b"]
     assert [c.case_id for c in module.splits.val] == ["p01_a"]
     assert len(module.splits.train) == 7
+
+
+def test_folder_finds_the_pool_set_by_name_and_groups_concern_it_alone(tmp_path):
+    root = layouts.write_folder(tmp_path)
+    module = Folder(root, ["a", "b", "c"], group_regex="^(p[0-9]+)_", pool_regex="_b|p04", val_fraction=0.25)
+    assert module.groups == {f"p0{n}_b": f"p0{n}" for n in range(5)} | {"p04_a": "p04"}
+    assert [len(module.splits.train), len(module.splits.val)] == [3, 1]
+    with pytest.raises(ValueError, match="pool_regex says what the pool set is"):
+        Folder(root, ["a", "b", "c"], pool_regex="_b", pool_list=tmp_path / "pool.txt")
+    with pytest.raises(ValueError, match=r"pool_regex '\(' is no regular expression"):
+        Folder(root, ["a", "b", "c"], pool_regex="(")
+
+
+def test_folder_reads_grey_images_among_coloured_ones(tmp_path):
+    root = layouts.write_folder(tmp_path, cases=4)
+    grey = np.asarray(Image.open(root / "images" / "p00_a.png").convert("L"))
+    layouts.save_picture(root / "images" / "p00_a.png", grey)
+    module = Folder(root, ["a", "b", "c"], pool_regex="p00", normalize="image", batch_size=1)
+    images = {batch["case_id"][0]: batch["image"][0] for batch in module.predict_dataloader()}
+    assert images["p00_a"].shape == images["p00_b"].shape == (3, 64, 64)
+    assert (images["p00_a"][0] == images["p00_a"][2]).all()
+    assert not (images["p00_b"][0] == images["p00_b"][2]).all()
 
 
 def test_folder_maps_mask_values(tmp_path):

@@ -1,10 +1,14 @@
 """DataModules on real files, where this machine has them."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
+import yaml
 
 from lightning_calib.datasets.camvid import CamVid
 from lightning_calib.datasets.decathlon import Decathlon
+from lightning_calib.datasets.folder import Folder
 from lightning_calib.datasets.massroads import MassachusettsRoads
 
 
@@ -41,10 +45,20 @@ def test_massroads(massroads_root):
     assert len(module.splits.train) + len(module.splits.val) == 119
     assert len(module.pool_ids) == 14 * 9
     assert len(set(module.groups.values())) == 14
-    train_tiles, val_tiles = ({case.group for case in part} for part in (module.splits.train, module.splits.val))
+    train_tiles, val_tiles = ({case.group(1) for case in part} for part in (module.splits.train, module.splits.val))
     assert not train_tiles & val_tiles
     assert 0.03 < module.class_shares()[1] < 0.1
     assert next(iter(module.train_dataloader()))["target"].shape == (2, 256, 256)
     strict = MassachusettsRoads(massroads_root, max_blank=0.003)
     blank = [facts["blank"] for facts in module.facts.values()]
     assert len(strict.splits.left_out) == np.sum(np.array(blank) > 0.003) == 2
+
+
+def test_nuclei(nuclei_root):
+    options = yaml.safe_load((Path(__file__).parents[2] / "configs" / "nuclei.yaml").read_text())["data"]["init_args"]
+    module = Folder(**options | {"root": nuclei_root})
+    assert len(module.splits.train) + len(module.splits.val) == 307
+    assert {case.group for case in module.splits.train} == {"fluo256", "fluo360", "stained"}
+    assert len(module.pool_ids) == 357
+    assert len(set(module.groups.values())) == 10
+    assert 0.02 < module.class_shares()[2] < 0.03

@@ -1,6 +1,7 @@
 """Calibrated maps of new data: what is written, with which error, and what happens after an interruption."""
 
 import json
+import shutil
 
 import nibabel
 import numpy as np
@@ -42,6 +43,29 @@ def test_images_give_the_maps_of_their_stored_outputs(run, deployed, tmp_path):
         first, second = load_file(tmp_path / "a" / name), load_file(tmp_path / "b" / name)
         assert (first["probs"] - second["probs"]).abs().max() < 1e-5
         assert (first["mask"] == second["mask"]).all()
+
+
+def test_workers_write_the_same_bytes(run, deployed, tmp_path):
+    common = ["--deployed", deployed, "--images", run / "pictures", "--trust", "true"]
+    for name, more in (("one", []), ("two", ["--workers", 2])):
+        assert calibrate("apply", *common, "--destination", tmp_path / name, *more) == 0
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+        for name in ("one", "two")
+    )
+    assert one == two
+
+
+def test_a_case_that_fails_costs_no_other(run, deployed, tmp_path, capsys):
+    shutil.copytree(run / "pictures", tmp_path / "pictures")
+    broken = sorted((tmp_path / "pictures").iterdir())[0]
+    broken.write_bytes(b"no picture")
+    where = ["--deployed", deployed, "--images", tmp_path / "pictures", "--destination", tmp_path / "maps"]
+    assert calibrate("apply", *where) == 2
+    told = capsys.readouterr().err
+    assert "1 of 24 cases failed, the others are written" in told
+    assert broken.stem in told
+    assert len(list((tmp_path / "maps").glob("*.safetensors"))) == 23
 
 
 def test_volumes_keep_their_geometry(scans, tmp_path):

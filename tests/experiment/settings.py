@@ -8,12 +8,18 @@ from lightning_calib.experiment.results import Results
 NAMES = ["identity(p0)", "identity(z)", "ms(z)", "dc(z)", "lts_ti(z)", "cms_op(p)", "cdc(p)", "ts(z)", "ets(p)"]
 
 
+SHARD_VOXELS = 2000  # two cases of 32 x 40
+
+
 def small_experiment(outputs, folder=None, **changes) -> Experiment:
     """Two repeats, two trials, one epoch of LTS."""
     settings = {"pipelines": NAMES, "repeats": 2, "trials": 2, "cal": 4, "val": 3, "lts_trials": 1, "lts_epochs": 1}
     return Experiment(str(outputs), calibration=folder and Path(folder), **(settings | changes))
 
 
-def run_small(outputs, folder, workers=0, **changes) -> Results:
-    """Run it without a word."""
-    return small_experiment(outputs, folder, **changes).run(workers=workers, display=False, logger=None)
+def run_small(
+    outputs, folder, workers=0, executor="local", shard_voxels=SHARD_VOXELS, join=False, **changes
+) -> Results:
+    """Run it without a word, with evaluations of several shards."""
+    options = {"workers": workers, "executor": executor, "display": False, "logger": None, "join": join}
+    return small_experiment(outputs, folder, **changes).run(shard_voxels=shard_voxels, **options)

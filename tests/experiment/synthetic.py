@@ -22,7 +22,7 @@ from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask, gathered
+from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
 
 CLASSES = ["background", "disc", "rod", "speck"]
 SIZE = (32, 40)
@@ -108,7 +108,8 @@ def evaluate(store: OutputStore, case_ids, calibrators, pooling: str = "z") -> d
     with torch.inference_mode():
         for case_id in case_ids:
             task.test_step(batch_of(store, case_id, pooling), 0)
-    return {label: gathered(scores, manifest.background) for label, scores in task.by_label().items()}
+    task.conclude()
+    return task.evaluated
 
 
 def batch_of(store: OutputStore, case_id: str, pooling: str) -> dict:

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torchmetrics import Metric
+from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_calib.experiment.jobs import make_trainer
 from lightning_calib.experiment.records import _band_rows
+from lightning_calib.experiment.work import make_trainer
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.metrics import (
     AverageCalibrationError,
@@ -17,8 +19,8 @@ from lightning_calib.metrics import (
 )
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.tasks.evaluation import EvaluationTask, gathered
-from tests.experiment.synthetic import evaluate, set_calibrator, write_outputs
+from lightning_calib.tasks.evaluation import EvaluationTask, merge_states, states_of
+from tests.experiment.synthetic import batch_of, evaluate, set_calibrator, write_outputs
 
 PIPELINES = ["identity(z)", "ms(z)", "cms_op(z)", "ts(z)"]
 
@@ -107,7 +109,8 @@ def test_a_case_of_one_label_has_scores(store):
     logits = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     batch = {"logits": logits, "target": torch.zeros(1, 8, 8).long(), "case_id": ["flat"]}
     task.test_step(batch | {"distance": torch.full((1, 8, 8), torch.inf)}, 0)
-    found = gathered(task.scores[0], None)
+    task.conclude()
+    found = task.evaluated["identity(z)"]
     rows = list(_band_rows(0, "identity(z)", found))
     assert [(row.band, row.distance_sum) for row in rows] == [(3, float("inf"))]
     assert 0 <= found.scores["ba_ece"][0] <= 1
@@ -123,3 +126,58 @@ def test_a_trainer_gives_the_same_figures(store):
     for name in PIPELINES:
         assert task.evaluated[name].scores == expected[name].scores
         assert logged[f"test/{name}/nll"] == pytest.approx(expected[name].figures()["nll"], rel=1e-6)
+
+
+def test_parts_are_merged_to_the_bits_of_the_whole(store):
+    calibrators = {name: set_calibrator(name, 0) for name in PIPELINES}
+    facts = (calibrators, store.manifest.ignore_index, store.manifest.background)
+    parts = []
+    for case_ids in (store.case_ids[4:], store.case_ids[:1], store.case_ids[1:4]):
+        task = EvaluationTask(*facts, whole=False)
+        for case_id in case_ids:
+            task.test_step(batch_of(store, case_id, "z"), 0)
+        parts.append(task.states())
+    merged = EvaluationTask(*facts)
+    merged.merge(parts)
+    figures, expected = merged.conclude(), evaluated(store)
+    for name in PIPELINES:
+        assert merged.evaluated[name].cases == expected[name].cases
+        for key, values in expected[name].scores.items():
+            assert merged.evaluated[name].scores[key] == pytest.approx(values, rel=0, abs=0, nan_ok=True), key
+        assert merged.evaluated[name].pooled == expected[name].pooled
+        assert figures[f"test/{name}/nll"] == expected[name].figures()["nll"]
+
+
+class Extremes(Metric):
+    """A metric with states of every kind, as others write them."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("largest", torch.zeros(()), dist_reduce_fx="max")
+        self.add_state("rows", [], dist_reduce_fx="cat")
+        self.add_state("seen", [], dist_reduce_fx=None)
+
+    def update(self, values):
+        self.total += values.sum()
+        self.largest = torch.maximum(self.largest, values.max())
+        self.rows.append(values)
+        self.seen.append(values[:1])
+
+    def compute(self):
+        return self.total, self.largest, dim_zero_cat(self.rows), len(self.seen)
+
+
+def test_metrics_of_others_are_merged_as_over_processes():
+    whole, parts = Extremes(), []
+    for group in ([[1.0, 5.0], [2.0]], [[7.0]], []):
+        part = Extremes()
+        for values in group:
+            part.update(torch.tensor(values))
+            whole.update(torch.tensor(values))
+        parts.append(states_of(part))
+    merged = Extremes()
+    merge_states(merged, parts)
+    total, largest, rows, seen = merged.compute()
+    assert (total, largest, rows.tolist(), seen) == (15.0, 7.0, [1.0, 5.0, 2.0, 7.0], 3)
+    assert whole.compute()[0] == total

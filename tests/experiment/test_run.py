@@ -1,5 +1,6 @@
 """A whole experiment: complete, repeatable to the byte, resumable from anywhere."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from lightning_calib.calibrators import load_calibrator
-from lightning_calib.experiment import jobs, layout
-from lightning_calib.experiment.jobs import Work
+from lightning_calib.executors.base import Executor, Outcome, attempt
+from lightning_calib.experiment import evaluation_jobs, fit_jobs, layout
+from lightning_calib.experiment.parts import PoolJob, ShardJob, TrialJob
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.run import pending_evaluations
 from lightning_calib.experiment.statistics import percentile_interval, two_level_bootstrap
+from lightning_calib.experiment.steps import pending_evaluations, pending_pools
+from lightning_calib.experiment.work import Work
 from lightning_calib.kit.files import FileError, locked
 from lightning_calib.outputs.store import OutputStore
 from tests.experiment.settings import NAMES, run_small, small_experiment
@@ -67,11 +70,79 @@ def test_workers_do_not_change_a_byte(small_outputs, finished, tmp_path, workers
     assert_same_files(tmp_path / "calibration", finished)
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(small_outputs, finished, tmp_path):
-    command = [sys.executable, "-m", "tests.experiment.killing", str(small_outputs), str(tmp_path / "c"), "8", "0"]
+class Backwards(Executor):
+    """Many slots, and jobs that come in an order of their own."""
+
+    slots = 8
+
+    def __init__(self):
+        self.done = []
+
+    def run(self, jobs, work):
+        for job in reversed(jobs):
+            self.done.append(type(job))
+            yield Outcome(job, attempt(work, job))
+
+    def close(self):
+        pass
+
+
+def test_trials_side_by_side_do_not_change_a_byte(small_outputs, tmp_path):
+    settings = {"pipelines": ["identity(z)", "ms(z)", "lts_ti(z)", "ets(p)"], "repeats": 1, "trials": 12}
+    alone, executor = tmp_path / "alone", Backwards()
+    run_small(small_outputs, alone, workers=0, lts_trials=2, **settings)
+    run_small(small_outputs, tmp_path / "c", executor=executor, lts_trials=2, **settings)
+    assert executor.done.count(TrialJob) == 14
+    assert executor.done.count(FitJob) == 4
+    assert executor.done.count(ShardJob) == 6
+    assert_same_files(tmp_path / "c", alone)
+
+
+def unevaluated(finished: Path, folder: Path) -> Path:
+    """A copy of a run without its scores."""
+    shutil.copytree(finished, folder)
+    for path in [folder / layout.SUMMARY, *folder.rglob(layout.EVALUATION)]:
+        path.unlink()
+    return folder
+
+
+def test_shards_do_not_change_a_byte(small_outputs, finished, tmp_path):
+    run_small(small_outputs, unevaluated(finished, tmp_path / "c"), shard_voxels=10**9)
+    assert_same_files(tmp_path / "c", finished)
+
+
+def test_maps_are_made_once_and_before_the_fits(tmp_path):
+    store = write_outputs(tmp_path / "outputs", cases=8)
+    settings = {"pipelines": ["identity(p0)", "ts(z)"], "repeats": 1, "cal": 2, "val": 2}
+    work = Work(small_experiment(store.path, **settings), tmp_path / "c", shard_voxels=2000)
+    assert [(job.kind, len(job.case_ids)) for job in pending_pools(work)] == [
+        *[("distance", 2)] * 2,
+        *[("z", 2)] * 4,
+    ]
+    executor = Backwards()
+    run_small(store.path, tmp_path / "c", executor=executor, **settings)
+    assert executor.done[:6] == [PoolJob] * 6
+    assert PoolJob not in executor.done[6:]
+    assert pending_pools(Work(small_experiment(store.path, seed=5, **settings), tmp_path / "d")) != []  # distances
+    store_maps = sorted(path.name for path in (store.path / "cache" / "z").iterdir())
+    assert store_maps == [f"{case_id}.safetensors" for case_id in store.case_ids]
+
+
+def kill(outputs: Path, folder: Path, kills: int) -> None:
+    """Run with so many kills, all of which strike."""
+    command = [sys.executable, "-m", "tests.experiment.killing", str(outputs), str(folder), str(kills), "0"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) == 8  # every kill struck
+    assert int(done.stdout.split()[-1]) == kills
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(small_outputs, finished, tmp_path):
+    kill(small_outputs, tmp_path / "c", 8)
+    assert_same_files(tmp_path / "c", finished)
+
+
+def test_killed_evaluations_go_on_to_the_same_bytes(small_outputs, finished, tmp_path):
+    kill(small_outputs, unevaluated(finished, tmp_path / "c"), 3)
     assert_same_files(tmp_path / "c", finished)
 
 
@@ -148,16 +219,16 @@ def test_seeds_are_the_tasks_own():
 
 
 def test_a_failed_fit_does_not_stop_the_others_and_is_tried_again(small_outputs, tmp_path, monkeypatch):
-    real = jobs.search
+    real = fit_jobs.run_trials
 
-    def failing(name, *args, **options):
-        if str(name) == "ms(z)":
+    def failing(fitter, *args, **options):
+        if str(fitter.name) == "ms(z)":
             raise RuntimeError("no optimum today")
-        return real(name, *args, **options)
+        return real(fitter, *args, **options)
 
     settings = {"pipelines": ["identity(z)", "ms(z)", "dc(z)"], "repeats": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "search", failing)
+        patch.setattr(fit_jobs, "run_trials", failing)
         summary = run_small(small_outputs, tmp_path, **settings).summary
     assert [(f["repeat"], f["pipeline"]) for f in summary["failures"]] == [(0, "ms(z)")]
     assert summary["failures"][0]["error"].startswith("RuntimeError: no optimum today")
@@ -186,7 +257,7 @@ def test_a_failed_evaluation_keeps_the_fits_and_costs_one_pipeline(small_outputs
         return load_calibrator(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "load_calibrator", failing)
+        patch.setattr(evaluation_jobs, "load_calibrator", failing)
         results = run_small(small_outputs, tmp_path, **settings)
     assert [(f.repeat, f.pipeline) for f in results.failures] == [(0, "dc(z)")]
     assert results.failures[0].error.startswith("OSError: the disk is gone")
@@ -204,7 +275,9 @@ def test_a_pass_serves_all_pipelines_of_a_pooling(small_outputs, finished, tmp_p
     unfitted = Work(small_experiment(small_outputs, seed=7), finished)
     assert pending_evaluations(unfitted) == []
     with pytest.raises(FileNotFoundError):
-        jobs.evaluation_job(unfitted.__class__(unfitted.experiment, tmp_path), EvaluationJob(0, "z", ("ts(z)",)))
+        evaluation_jobs.evaluation_job(
+            unfitted.__class__(unfitted.experiment, tmp_path), EvaluationJob(0, "z", ("ts(z)",))
+        )
 
 
 def test_pipelines_of_earlier_calls_stay_in_the_results(small_outputs, tmp_path):

@@ -15,12 +15,15 @@ import torch
 from optuna.trial import TrialState
 from pytorch_lightning.loggers import CSVLogger
 from safetensors.torch import load_file, save_file
+from threadpoolctl import threadpool_limits
 
 from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.experiment.draws import draw, round_of, rounds
 from lightning_calib.experiment.fitting import PipelineFitter
 from lightning_calib.experiment.search import SearchError, search
+from lightning_calib.experiment.shared_trials import LOST_AFTER, OWNER, TrialQueue, is_lost, open_storage, owner
 from lightning_calib.experiment.space import PATIENCE, Space
-from lightning_calib.experiment.trials import LOST_AFTER, OWNER, TrialQueue, is_lost, owner
+from lightning_calib.experiment.trials import KeptTrials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, mean_nll
 from lightning_calib.solvers.stream import KeptWalk
@@ -28,6 +31,7 @@ from lightning_calib.solvers.sums import AffineNLL
 from tests.stores import write_store
 
 ROOT = Path(__file__).parents[2]
+SPACE = Space(("lam", "mu"))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +66,7 @@ def test_trials_do_not_depend_on_the_ones_before(store):
     found = search("ms_c(z)", data, trials=3)
     fitter = PipelineFitter(found_name := SimpleNamespace(calibrator="ms_c", pooling="z"), data)
     assert found_name.pooling == data.pooling
-    alone = fitter(found.trials[2]["values"], warm=True)
+    alone = fitter(found.trials[2]["values"])
     assert alone.val_nll == found.trials[2]["val_nll"]
 
 
@@ -89,11 +93,11 @@ def interrupt_at(monkeypatch, number):
     """Break the n-th fit as Ctrl-C does."""
     original, calls = PipelineFitter.__call__, []
 
-    def interrupted(self, values, warm=False):
+    def interrupted(self, values):
         calls.append(values)
         if len(calls) == number:
             raise KeyboardInterrupt
-        return original(self, values, warm)
+        return original(self, values)
 
     monkeypatch.setattr(PipelineFitter, "__call__", interrupted)
 
@@ -122,7 +126,7 @@ def test_seeds_and_splits_have_their_own_trials(store, tmp_path):
     other_repeat = search("vs(z)", module(store, repeat=1), trials=4, seed=0, storage=storage)
     assert [row["values"] for row in first.trials] != [row["values"] for row in other_seed.trials]
     assert first.identity_val_nll != other_repeat.identity_val_nll
-    assert len(optuna.get_all_study_names(TrialQueue("x", 1, storage=storage).storage)) == 4
+    assert len(optuna.get_all_study_names(open_storage(storage))) == 3
 
 
 def test_two_processes_share_a_journal(store, tmp_path):
@@ -147,9 +151,11 @@ def test_two_processes_share_a_journal(store, tmp_path):
     found = search("vs(z)", module(store), trials=16, storage=tmp_path / "shared.log")
     assert [row["trial"] for row in found.trials] == list(range(16))
     assert {row["state"] for row in found.trials} == {"complete"}
-    queue = TrialQueue("other", 1, storage=tmp_path / "shared.log")
-    (name,) = (name for name in optuna.get_all_study_names(queue.storage) if name != "other")
-    study = optuna.load_study(study_name=name, storage=queue.storage)
+    storage = open_storage(tmp_path / "shared.log")
+    (name,) = optuna.get_all_study_names(storage)
+    study = optuna.load_study(study_name=name, storage=storage)
+    points = [(trial.user_attrs["place"], trial.params["mu_is_zero"]) for trial in study.trials]
+    assert [zero for _, zero in sorted(points)] == [row["values"]["mu"] == 0 for row in found.trials]
     assert len({trial.user_attrs[OWNER] for trial in study.trials}) == 2, "one process did all the work"
 
 
@@ -172,20 +178,48 @@ def test_lost_trials_are_told_from_living_ones():
 
 
 def test_the_place_of_a_lost_trial_is_taken_again(tmp_path):
-    queue = TrialQueue("study", 3, storage=tmp_path / "j.log")
-    points = [trial.suggest_float("x", 0, 1) for _, trial in _told(TrialQueue("alone", 3))]
+    queue = TrialQueue("study", 3, 0, SPACE, tmp_path / "j.log")
+    points = list(_told(KeptTrials(3, 0, SPACE)))
     lost = queue.study.ask()
     lost.set_user_attr(OWNER, f"{socket.gethostname()}:{2**22 + 1}")
     lost.set_user_attr("place", 0)
-    seen = [(place, trial.suggest_float("x", 0, 1)) for place, trial in _told(queue)]
-    assert seen == list(enumerate(points))
+    assert list(_told(queue)) == points
     assert queue.study.trials[0].state == TrialState.FAIL
 
 
-def _told(queue):
-    for place, trial in queue:
-        yield place, trial
-        queue.tell(trial, None, {})
+def _told(trials):
+    for place, values in trials:
+        yield place, values
+        trials.tell(place, None, values)
+
+
+def test_a_draw_sees_earlier_rounds_only():
+    told = KeptTrials(20, 1, SPACE)
+    for place, values in told:
+        told.tell(place, abs(values["lam"] - 1e-3) + values["mu"], values)
+    rows = told.rows()
+    assert rounds(20) == [range(10), range(10, 15), range(15, 20)]
+    for row in rows:
+        start = round_of(row["trial"]).start
+        seen, later = rows[:start], [{**other, "val_nll": 0.0} for other in rows[start:]]
+        assert draw(SPACE, seen + later, 1, row["trial"]) == draw(SPACE, seen, 1, row["trial"]) == row["values"]
+    worse = [{**row, "val_nll": -row["val_nll"]} for row in rows[:15]]
+    assert any(draw(SPACE, worse, 1, place) != rows[place]["values"] for place in range(15, 20))
+
+
+def test_trials_of_another_process_are_taken_up(store, tmp_path):
+    whole = search("ms_c(z)", module(store), trials=12, seed=3, accelerator="cpu")
+    kept = KeptTrials(12, 3, whole.fitter.space, tmp_path)
+    for row in whole.trials[:7] + whole.trials[8:9]:
+        kept.tell(row["trial"], row["val_nll"], row["values"], passes=row["passes"])
+    (tmp_path / "3.json").write_text("damaged")
+    run = []
+    resumed = search("ms_c(z)", module(store), 12, 3, accelerator="cpu", folder=tmp_path, on_trial=run.append)
+    assert [row["trial"] for row in run] == [3, 7, 9, 10, 11]
+    assert (resumed.trials, resumed.val_nll) == (whole.trials, whole.val_nll)
+    assert (resumed.certificate, resumed.curve) == (whole.certificate, whole.curve)
+    for key, value in whole.calibrator.state_dict().items():
+        assert torch.equal(resumed.calibrator.state_dict()[key], value)
 
 
 def test_nothing_to_search_takes_one_trial(store):
@@ -193,6 +227,18 @@ def test_nothing_to_search_takes_one_trial(store):
     assert len(search("ets(p)", module(store), trials=20).trials) == 1
     found = search("identity(p0)", module(store), trials=20)
     assert (found.trials, found.val_nll) == ([], found.identity_val_nll)
+
+
+def test_threads_of_the_blas_do_not_change_a_bit(tmp_path):
+    store = write_store(tmp_path / "outputs", cases=8, num_classes=3, shape=(48, 48))
+
+    def fitted(threads):
+        with threadpool_limits(threads, "blas"):
+            return search("ets(p)", StoredOutputsDataModule(store, cal=4, val=2), accelerator="cpu").fitted
+
+    one, two = fitted(1), fitted(2)
+    assert one.val_nll == two.val_nll
+    assert all(torch.equal(value, two.state[key]) for key, value in one.state.items())
 
 
 def test_the_identity_is_a_candidate(tmp_path):
@@ -213,10 +259,10 @@ def test_the_identity_is_a_candidate(tmp_path):
 def test_failed_trials_are_recorded_and_lose(store, monkeypatch):
     original = PipelineFitter.__call__
 
-    def fails_without_bias_penalty(self, values, warm=False):
+    def fails_without_bias_penalty(self, values):
         if values["mu"] == 0:
             raise ConvergenceError("60 passes ended above the tolerance")
-        return original(self, values, warm)
+        return original(self, values)
 
     monkeypatch.setattr(PipelineFitter, "__call__", fails_without_bias_penalty)
     found = search("vs(z)", module(store), trials=8)

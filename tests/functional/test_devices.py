@@ -8,7 +8,7 @@ from lightning_calib.functional.binning import scattered_tally, tally
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.classwise import dense_tables, sparse_tables
 from lightning_calib.functional.statistics import chunk_sums
-from lightning_calib.functional.voxels import _places, chunk_facts
+from lightning_calib.functional.voxels import chunk_facts, places
 
 WHOLE = slice(0, 64)
 
@@ -19,8 +19,8 @@ def test_a_chunk_is_summed_on_its_device(ignoring, dtype):
     with FakeTensorMode():
         scores = torch.empty(4, 64, device="cuda", dtype=dtype)
         labels, keep = (torch.empty(64, device="cuda", dtype=kind) for kind in (torch.int64, torch.bool))
-        places = _places(keep, WHOLE, 40) if ignoring else None
-        voxels, totals = chunk_facts(scores, labels, WHOLE, places)
+        chosen = places(keep, WHOLE, 40) if ignoring else None
+        voxels, totals = chunk_facts(scores, labels, WHOLE, chosen)
         sums = chunk_sums(voxels, (600, 50), scores, torch.empty(64, device="cuda"), BANDS)
         assert {tensor.device.type for tensor in [totals, *sums.tensors()]} == {"cuda"}
         assert len(totals) == (40 if ignoring else 64)

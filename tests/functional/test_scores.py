@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_calib import functional as F
+from lightning_calib.functional.devices import sums_device
 from lightning_calib.functional.energy import spread_of
-from lightning_calib.functional.voxels import sums_device
 from tests.references import metrics as oracle
 
 IGNORE = 255
@@ -98,7 +98,7 @@ def test_chunks_do_not_change_the_sums(chunk, monkeypatch):
     options = {"ignore_index": IGNORE, "reference": log_probs.roll(1, 1), "distance": distance, "classwise": True}
     whole = F.image_statistics(log_probs, target, **options)
     spread = F.free_energy_moments(3 * log_probs, target, IGNORE)
-    monkeypatch.setattr("lightning_calib.functional.voxels.CHUNK_VOXELS", {"cpu": chunk, "cuda": chunk})
+    monkeypatch.setattr("lightning_calib.functional.voxels.CHUNK_VOXELS", chunk)
     parts = F.image_statistics(log_probs, target, **options)
     torch.testing.assert_close(vars(parts), vars(whole), rtol=1e-12, atol=0)
     assert torch.equal(parts.confusion, whole.confusion)

@@ -29,6 +29,26 @@ def test_one_bar_on_a_terminal():
     assert "about 75 s left" in text.getvalue()
 
 
+def test_machines_at_work_are_named_when_one_is_new():
+    text, doing = io.StringIO(), {"a": ["fit ts(p)"]}
+    console = Console(file=text, width=200)
+    with Display(["ts"] * 4, console=console, doing=lambda: doing) as display:
+        display.done("ts", "first", 1.0)
+        doing["b"] = ["fit ms(z)"]
+        display.done("ts", "second", 1.0)
+        doing["a"] = []
+        display.done("ts", "third", 1.0)
+    assert [line for line in text.getvalue().splitlines() if line.startswith("at work")] == ["at work: a (1), b (1)"]
+
+
+def test_a_terminal_shows_what_each_machine_does():
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120)
+    with Display(["ts"], console=console, doing=lambda: {"a": ["fit ts(p)", "fit ms(z)"]}) as display:
+        display.done("ts", "first", 1.0)
+    assert "a: fit ts(p) | fit ms(z)" in text.getvalue()
+
+
 def test_quiet_means_quiet(capsys):
     with Display(["ts"], quiet=True) as display:
         display.done("ts", "fitted", 1.0)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lightning_calib.outputs.imports.arrays import arrange, log_probs, read_array
 from lightning_calib.outputs.imports.folder import ArrayFolders
-from lightning_calib.outputs.imports.loop import find_groups, import_cases
+from lightning_calib.outputs.imports.loop import import_cases
 from lightning_calib.outputs.manifest import Member, StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -235,13 +235,6 @@ def test_nothing_is_unpickled(tmp_path):
         read_array(tmp_path / "c.npz")
     with pytest.raises(StoreError, match="there is no 'three'"):
         read_array(tmp_path / "c.npz", "three")
-
-
-def test_groups_come_from_names():
-    assert find_groups(["p1_a", "p1_b", "p2_a"], "^(p[0-9])") == {"p1_a": "p1", "p1_b": "p1", "p2_a": "p2"}
-    assert find_groups(["x"], None) == {"x": "x"}
-    with pytest.raises(StoreError, match="x: group_regex"):
-        find_groups(["x"], "^(p[0-9])")
 
 
 @given(st.permutations([0, 1, 2, 3]))

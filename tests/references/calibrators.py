@@ -62,6 +62,20 @@ def ensemble_temperature(z, temperature, weights):
     return np.log(weights[0] * tempered + weights[1] * original + weights[2] / len(z))
 
 
+def mixture(log_probs, weights):
+    """Mixture (n, C) of maps (K, n, C): negative weights count as 0, the rest is normalised."""
+    weights = np.maximum(np.asarray(weights, dtype=np.float64), 0)
+    if weights.sum() == 0:
+        weights[0] = 1
+    weights = weights / weights.sum()
+    used = weights > 0
+    shift = log_probs[used].max(axis=0)
+    total = np.zeros_like(shift)
+    for weight, part in zip(weights[used], log_probs[used], strict=True):
+        total += weight * np.exp(part - shift)
+    return shift + np.log(total)
+
+
 def local_temperature(logits, kernels, biases):
     """Temperature map (H, W) of logits (C, H, W): seven 5x5 kernels, dilation 2, mirrored borders."""
     channels, height, width = logits.shape

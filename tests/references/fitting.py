@@ -140,3 +140,23 @@ def parameters_of(name, calibrator):
         return np.concatenate([np.concatenate([state[k][e].ravel() for k in keys]) for e in range(len(state["inner"]))])
     stacked = np.concatenate([state["weight"], state["bias"][..., None]], axis=-1)
     return stacked.ravel()
+
+
+def mixture_weights(log_q, weights):
+    """Weights (K,) of the mixture of log-probabilities (K, n) with the lowest NLL, by SLSQP."""
+    shares, ratios = weights / weights.sum(), np.exp(log_q - log_q.max(axis=0))
+
+    def objective(point):
+        mass = np.maximum(point @ ratios, 1e-300)
+        return -(shares @ np.log(mass)), -(ratios @ (shares / mass))
+
+    best = minimize(
+        objective,
+        np.full(len(log_q), 1 / len(log_q)),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * len(log_q),
+        constraints={"type": "eq", "fun": lambda point: point.sum() - 1},
+        options={"maxiter": 500, "ftol": 1e-13},
+    )
+    return best.x / best.x.sum()

@@ -1,20 +1,11 @@
-"""What a GPU would see of a pass: no number is asked for chunk by chunk, and no tensor is on the wrong device.
-
-There is none here: a CPU run counts what would wait for the device, and fake tensors tell where others live. Not
-traced, because they need values or a driver: the choice of voxels, the runs of experts, autograd, torch's optimiser.
-"""
+"""Numbers are asked of tensors once a case, not once a chunk: counted here is what test_fake_cuda.py takes out."""
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_calib.calibrators import Calibrator, build
 from lightning_calib.solvers import AdamSolver, NewtonSolver
-from lightning_calib.solvers import stream as stream_module
-from lightning_calib.solvers.objective import PooledNLL
 from lightning_calib.solvers.stream import Walk
-from lightning_calib.solvers.sums import AffineNLL, PassSums
 from tests.solvers.synthetic import confused, fresh
 
 
@@ -28,21 +19,6 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.count += function is torch.ops.aten._local_scalar_dense.default
         return function(*args, **(kwargs or {}))
-
-
-class Devices(TorchDispatchMode):
-    """Notes the operations that touch a tensor with values on the CPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.on_cpu = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        tensors = [value for value in (*args, found) if isinstance(value, torch.Tensor)]
-        if any(value.device.type == "cpu" and value.ndim for value in tensors):
-            self.on_cpu.append(str(function))
-        return found
 
 
 def waits_of(solver, logits, target):
@@ -75,51 +51,8 @@ def test_a_step_of_adam_asks_for_the_range_of_its_input_only():
         solver.calibrator.check_input(logits)
         solver.optimizer.step()
     assert own == waits.count
-
-
-@pytest.fixture
-def no_values(monkeypatch):
-    """Checks of values cannot be taken where there are none."""
-    monkeypatch.setattr(Calibrator, "check_input", lambda *_: None)
-    monkeypatch.setattr(Calibrator, "finish", lambda _, log_probs, __: log_probs)  # looks for voxels to repair
-    monkeypatch.setattr(stream_module, "check_labels", lambda *_: None)
-
-
-@pytest.mark.parametrize("name", ["ts", "vs", "ms", "ms_c", "dc"])
-def test_sums_and_nll_stay_on_the_gpu(name, no_values):
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        with torch.device("cuda"):
-            calibrator = build(name, 3)
-        logits, target = torch.randn(1, 3, 8, 8, device="cuda"), torch.zeros(1, 8, 8, dtype=torch.long, device="cuda")
-        walk = Walk(calibrator, chunk_values=60)
-        sums, pooled = PassSums(torch.eye(3, 4)[None].double()), PooledNLL(calibrator)
-        affine = AffineNLL(calibrator, walk)
-
-        def go():
-            for chunk in walk(logits, target, ["a"]):
-                sums.add(chunk)
-            pooled.add(logits, target)
-            affine.add(logits, target, ["a"])
-
-        go()  # brings the point there
-        with Devices() as devices:
-            go()
-        assert devices.on_cpu == []
-        assert {value.device.type for value in (sums.loss, sums.gradient, pooled.sums, affine.sums.loss)} == {"cuda"}
-
-
-@pytest.mark.parametrize("name", ["ts", "ms", "cdc", "lts_ti"])
-def test_a_step_of_adam_stays_on_the_gpu(name, no_values, monkeypatch):
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        with torch.device("cuda"):
-            calibrator = build(name, 3)
-        logits, target = torch.randn(1, 3, 8, 8, device="cuda"), torch.zeros(1, 8, 8, dtype=torch.long, device="cuda")
-        solver = AdamSolver(calibrator)
-        monkeypatch.setattr(solver.optimizer, "step", lambda: None)  # torch's own
-        monkeypatch.setattr(torch.autograd, "grad", lambda loss, parameters, **_: map(torch.zeros_like, parameters))
-        solver.accumulate(logits, target)
-        with Devices() as devices:
-            solver.accumulate(logits, target)
-        assert devices.on_cpu == []
-        assert solver.loss.device.type == "cuda"
-        assert all(parameter.grad.device.type == "cuda" for parameter in calibrator.parameters())
+    solver.end_pass()
+    later = waits_of(solver, logits, target)  # the first epoch has looked for NaN
+    with Waits() as waits:
+        solver.optimizer.step()
+    assert later == waits.count

@@ -9,7 +9,7 @@ from lightning_calib.solvers.coordinates import Coordinates
 from tests.solvers.synthetic import confused, draw, fresh, images
 
 
-@pytest.mark.parametrize("name", sorted(CALIBRATORS))
+@pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"stack"}))
 def test_every_calibrator_can_be_fitted(name):
     logits, target = confused(num_classes=3, count=2, size=24, dtype=torch.float32)
     calibrator = build(name, 3)

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.splits import group_cases
 from lightning_calib.outputs.imports.arrays import ARRAYS, ScoreFile, array_files, read_target
 from lightning_calib.outputs.manifest import Manifest, Member, StoreError
 from lightning_calib.outputs.writer import OutputWriter
@@ -73,14 +71,6 @@ class CaseSource(ABC):
     @abstractmethod
     def load(self, case_id: str) -> Imported:
         """Read one case: scores ``(M, C, *S)`` on the grid of the labels."""
-
-
-def find_groups(case_ids: Sequence[str], pattern: str | None) -> dict[str, str]:
-    """Group of each case by a regular expression (see ``group_cases``); names that it does not fit are refused."""
-    cases, strange = group_cases([Case(case_id) for case_id in case_ids], pattern)
-    if strange:
-        raise StoreError("\n".join(strange))
-    return {case.case_id: case.group for case in cases}
 
 
 def import_cases(writer: OutputWriter, case_ids: Sequence[str], load: Callable[[str], Imported]) -> Manifest:

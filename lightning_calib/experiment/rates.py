@@ -1,0 +1,221 @@
+"""What the parts of an experiment cost on this machine, measured within seconds on a few voxels of its own cases.
+
+Figures are seconds of processor time, which a machine that is busy with other work changes little.
+"""
+
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
+from lightning_calib.executors.local import LocalExecutor
+from lightning_calib.experiment.evaluation_jobs import evaluation_job
+from lightning_calib.experiment.fit_jobs import fit_job
+from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
+from lightning_calib.experiment.strips import ROUNDS, Strips, once, seconds_of
+from lightning_calib.experiment.work import Work
+from lightning_calib.functional.boundary import boundary_distance
+from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.noise import quiet
+from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.writer import OutputWriter
+from lightning_calib.solvers import choose_solver, make_solver
+from lightning_calib.solvers.base import Batch, PassSolver, SolverName
+from lightning_calib.solvers.stream import KeptWalk, Walk
+from lightning_calib.solvers.sums import pooled_nll
+from lightning_calib.tasks.evaluation import EvaluationTask
+
+
+@dataclass(frozen=True)
+class CalibratorRates:
+    """What a calibrator costs: seconds a voxel where nothing else is said.
+
+    Attributes:
+        solver: what fits it; empty where there is nothing to fit.
+        prepare: bring voxels into the solver's form: once where they are kept, else in every pass.
+        first: what the first pass of a fit takes more than later ones.
+        each: a pass over ``cal`` in which all experts take part.
+        step: seconds at the end of a pass, whatever the number of voxels.
+        judge: NLL of ``val``.
+        score: all scores of ``test``.
+        kept: bytes of a prepared voxel.
+    """
+
+    solver: str
+    prepare: float = 0.0
+    first: float = 0.0
+    each: float = 0.0
+    step: float = 0.0
+    judge: float = 0.0
+    score: float = 0.0
+    kept: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What an experiment's parts cost on this machine.
+
+    Attributes:
+        calibrators: by name; ``identity`` is always there.
+        pooling: seconds a voxel of making and writing a pooled map, over all members.
+        distance: seconds a voxel of making and writing distances to the boundary.
+        fit_job: seconds of a search beside its passes: Trainer, files.
+        evaluation_job: seconds of an evaluation beside its cases.
+        start: seconds that a worker process takes until it can work.
+        memory: bytes of a worker process before it works.
+    """
+
+    calibrators: dict[str, CalibratorRates]
+    pooling: float
+    distance: float
+    fit_job: float
+    evaluation_job: float
+    start: float
+    memory: int
+
+
+def measure(experiment: Experiment) -> Rates:
+    """Measure the parts of an experiment on a few voxels of its cases; nothing is written beside the store."""
+    with _threads(experiment.threads):
+        sample = Strips.of(experiment)
+        names = dict.fromkeys(["identity", *(PipelineName.parse(name).calibrator for name in experiment.names)])
+        calibrators = {name: _calibrator(sample, name, experiment.solver) for name in names}
+        with tempfile.TemporaryDirectory() as folder:
+            pooling, distance = sample.pooling(Path(folder)), sample.distances(Path(folder))
+            jobs = _fixed(sample.store, Path(folder))
+            start = _start(Path(folder))
+    return Rates(calibrators, pooling, distance, *jobs, *start)
+
+
+def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRates:
+    """Figures of one calibrator."""
+    manifest = sample.store.manifest
+    fresh = partial(build, name, manifest.num_classes, manifest.spatial_dims)
+    score = _score(sample, fresh()) / sample.voxels
+    if not list(fresh().parameters()):
+        judge = _judge(sample, fresh(), None) / sample.voxels
+        return CalibratorRates("", judge=judge, score=score)
+    kind = choose_solver(fresh()) if solver == "auto" else solver
+    if kind == "newton":
+        return _newton(sample, fresh, score)
+    options: dict[str, Any] = {"ignore_index": sample.ignore_index}
+    judge = _judge(sample, fresh(), None) / sample.voxels
+    if kind == "adam":
+        adam = make_solver(fresh(), kind, **options)
+        assert isinstance(adam, PassSolver)
+        each = seconds_of(lambda: _pass(adam, sample.batches))
+        return CalibratorRates(kind, each=each / sample.voxels, judge=judge, score=score)
+    each = seconds_of(
+        lambda: make_solver(fresh(), kind, **options).solve(sample.batches), per=lambda found: found.passes
+    )
+    return CalibratorRates(kind, each=each / sample.voxels, judge=judge, score=score)
+
+
+def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> CalibratorRates:
+    """Figures of passes over prepared voxels, and of their preparation."""
+    calibrator = fresh()
+    assert isinstance(calibrator, AffineCalibrator)
+    plain, kept = (kind(calibrator, sample.ignore_index) for kind in (Walk, KeptWalk))
+    prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
+    for batch in sample.batches:
+        list(kept(*batch))  # type: ignore[arg-type]
+    first, each, step = [], [], []
+    for _ in range(ROUNDS):
+        solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
+        assert isinstance(solver, PassSolver)
+        for times in (first, each):
+            times.append(once(lambda: _pass(solver, sample.batches)))  # noqa: B023
+            step.append(once(solver.end_pass))
+            if solver.done:
+                break
+    later = median(each or first)
+    voxels = sample.voxels
+    return CalibratorRates(
+        "newton",
+        prepare / voxels,
+        max(0.0, median(first) - later) / voxels,
+        later / voxels,
+        sum(step) / len(step),
+        _judge(sample, fresh(), kept) / voxels,
+        score,
+        kept.used() / voxels,
+    )
+
+
+def _pass(solver: PassSolver, batches: Sequence[Batch]) -> None:
+    for batch in batches:
+        solver.accumulate(*batch)
+
+
+def _judge(sample: Strips, calibrator: Calibrator, walk: KeptWalk | None) -> float:
+    def work() -> None:
+        pooled = pooled_nll(calibrator, sample.ignore_index, walk)
+        for batch in sample.batches:
+            pooled.add(*batch)
+
+    return seconds_of(work)
+
+
+def _score(sample: Strips, calibrator: Calibrator) -> float:
+    manifest = sample.store.manifest
+    task = EvaluationTask({"it": calibrator}, sample.ignore_index, manifest.background)
+    distances = [boundary_distance(target, sample.ignore_index) for _, target, _ in sample.batches]
+
+    def work() -> None:
+        for (logits, target, case_ids), distance in zip(sample.batches, distances, strict=True):
+            task.test_step({"logits": logits, "target": target, "case_id": case_ids, "distance": distance}, 0)
+
+    with torch.inference_mode():
+        return seconds_of(work)
+
+
+def _fixed(store: OutputStore, folder: Path) -> tuple[float, float]:
+    """Seconds of a search and of an evaluation of next to no voxels: the second of each, when all is imported."""
+    manifest = store.manifest
+    dims, classes = manifest.spatial_dims, manifest.num_classes
+    writer = OutputWriter(folder / "outputs", "tiny", list(manifest.class_names), dims, [Member("0")])
+    for number in range(3):
+        logits = torch.randn(1, classes, *(8,) * dims, generator=torch.Generator().manual_seed(number))
+        writer.write(str(number), 3 * logits, logits[0].argmax(0))
+    writer.finish()
+    experiment = Experiment(folder / "outputs", ["ts(z)"], repeats=1, trials=1, cal=1, val=1, test=1)
+    work, job = Work(experiment, experiment.folder, {"accelerator": "cpu"}), FitJob(0, "ts(z)")
+    fits = [once(lambda: fit_job(work, job)) for _ in range(2)]
+    evaluations = [once(lambda: evaluation_job(work, EvaluationJob(0, "z", ("ts(z)",)))) for _ in range(2)]
+    return fits[-1], evaluations[-1]
+
+
+def _start(folder: Path) -> tuple[float, int]:
+    """Seconds and bytes of a worker process that has done nothing yet."""
+    with LocalExecutor(slots=1, start=quiet) as executor:
+        (outcome,) = executor.run([folder / "start.json"], _report)
+    if outcome.error is not None:
+        raise RuntimeError(f"a worker process cannot be started here: {outcome.error}")
+    facts = read_json(folder / "start.json")
+    return facts["seconds"], facts["bytes"]
+
+
+def _report(path: Path) -> None:
+    """Write what this process took so far."""
+    memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    write_json(path, {"seconds": time.process_time(), "bytes": memory})
+
+
+@contextmanager
+def _threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
