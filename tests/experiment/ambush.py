@@ -1,9 +1,13 @@
 """Experiments on Ray whose nodes or driver are lost at moments that do not depend on the clock.
 
+    python -m tests.experiment.ambush ADDRESS OUTPUTS FOLDER MARKS
+
+runs an experiment that loses the node of the first job of each kind, in the middle of it, and leaves a mark for each.
+
     python -m tests.experiment.ambush ADDRESS OUTPUTS FOLDER
 
-runs an experiment whose driver is killed when the first job of each kind has been done, and then to its end; prints
-how many kills struck.
+runs one whose driver is killed when the first job of each kind has been done, and then to its end; prints how many
+kills struck.
 """
 
 import os
@@ -85,7 +89,15 @@ def killed(address: str, outputs: str, folder: str, kind: str | None) -> bool:
     return os.WIFSIGNALED(status)
 
 
-if __name__ == "__main__":
-    struck = sum(killed(*sys.argv[1:], kind) for kind in KINDS)
-    assert not killed(*sys.argv[1:], None)
+def main(address: str, outputs: str, folder: str, marks: str | None = None) -> None:
+    if marks is not None:
+        results = run_small(outputs, folder, executor=LosesNodes(Path(marks), address), **SETTINGS)
+        assert results.failures == []
+        return
+    struck = sum(killed(address, outputs, folder, kind) for kind in KINDS)
+    assert not killed(address, outputs, folder, None)
     print(struck)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
