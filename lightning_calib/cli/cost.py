@@ -10,6 +10,7 @@ from lightning_calib.experiment.plan import Experiment
 from lightning_calib.kit.progress import spoken
 
 _GIGABYTE = 10**9
+_MORE = (8, 32, 256, 1024)  # workers of larger machines
 
 
 def show_cost(experiment: Experiment, workers: int | None, json: bool) -> int:
@@ -41,10 +42,12 @@ def _text(cost: Cost, workers: int, free: int) -> str:
     work = {kind: sum(piece.seconds for piece in jobs) for kind, jobs in cost.kinds().items()}
     stage, kind = max(work, key=lambda each: work[each])
     each, here = cost.memory / _GIGABYTE, _memory() / _GIGABYTE
+    more = ", ".join(f"{spoken(cost.wall(number))} with {number}" for number in _MORE if number > workers)
     return "\n".join(
         [
             cost.table().to_text(),
             f"time:   about {spoken(cost.wall(workers))} with {workers} workers, where each has a core of its own",
+            f"        with more: {more}",
             f"        longest job: {longest.name}, {spoken(longest.seconds / cost.threads)}",
             f"most:   {stage} {kind}, {work[stage, kind] / cost.seconds:.0%} of the processor time",
             f"disk:   {cost.disk / _GIGABYTE:.1f} GB of maps beside the outputs; {free / _GIGABYTE:.1f} GB are free",
