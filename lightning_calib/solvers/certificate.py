@@ -14,7 +14,7 @@ class Certificate:
         converged: whether the rule of the solver was met within its budget.
         reason: which rule ended the fit.
         passes: how often all voxels were read.
-        objective: value at the result: mean NLL of the voxels, regulariser and ridge.
+        objective: value at the result: mean NLL of the voxels (by their weights), regulariser and ridge.
         identity_objective: value at the identity; never below ``objective``.
         nll: mean ``-log q_y`` of the voxels at the result, without regulariser and ridge.
         gradient_norm: largest entry of the projected gradient at the result.

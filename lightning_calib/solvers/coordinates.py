@@ -250,3 +250,18 @@ def coordinates_of(calibrator: AffineCalibrator) -> Coordinates:
         raise ValueError(f"newton cannot fit {calibrator.name}, which names no coordinates; use 'adam' or 'auto'")
     kind: type[Coordinates] = resolve_name(calibrator.coordinates)
     return kind(calibrator)
+
+
+def set_temperature(calibrator: AffineCalibrator, temperature: float) -> None:
+    """Make an affine calibrator temperature scaling: the identity's coordinates over ``T``, whatever they are.
+
+    Example:
+        >>> from lightning_calib.calibrators import build
+        >>> calibrator = build("cms_op", 2)
+        >>> set_temperature(calibrator, 2.0)
+        >>> calibrator(torch.tensor([[4.0, 0.0]])).exp().tolist() == torch.tensor([[2.0, 0.0]]).softmax(1).tolist()
+        True
+    """
+    coordinates = coordinates_of(calibrator)
+    theta = coordinates.identity() / temperature
+    coordinates.write(theta.expand(coordinates.num_experts, -1))

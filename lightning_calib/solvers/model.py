@@ -2,7 +2,7 @@ r"""The convex model that a pass hands to the inner solver: exact slope, curvatu
 
 .. math::
     \phi(\theta) = f_S(\theta) + \langle \nabla f(\theta_t) - \nabla f_S(\theta_t), \theta \rangle + R(\theta)
-    + \frac\varepsilon2 |\theta - \theta_{identity}|^2 + \frac\delta2 |\theta - \theta_t|^2
+    + \frac\varepsilon2 |\theta - \theta_{centre}|^2 + \frac\delta2 |\theta - \theta_t|^2
 
 with ``f`` the mean NLL of all voxels, ``f_S`` its estimate from the sample, ``\delta`` the Levenberg damping. Its
 gradient at ``theta_t`` is that of the objective. (The approximate Newton step of Shamir et al. 2014, "DANE".)
@@ -28,24 +28,26 @@ class Regularizer:
         coordinates: of the calibrator.
         strength: factor of each squared entry of ``[W | b] (C, C + 1)``.
         eps: strength of the ridge.
+        centre: where the ridge pulls to ``(P,)``.
     """
 
     coordinates: Coordinates
     strength: Tensor
     eps: float
+    centre: Tensor
 
     @classmethod
-    def build(cls, coordinates: Coordinates, lam: float, mu: float, eps: float) -> "Regularizer":
+    def build(cls, coordinates: Coordinates, lam: float, mu: float, eps: float, centre: Tensor) -> "Regularizer":
         """Strengths of the Dirichlet-style penalty."""
         num_classes = coordinates.num_classes
         strength = torch.full((num_classes, num_classes + 1), lam / (num_classes * (num_classes - 1)))
         strength = strength.double().fill_diagonal_(0)
         strength[:, -1] = mu / num_classes
-        return cls(coordinates, strength, eps)
+        return cls(coordinates, strength, eps, centre)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Value ``(...)`` and gradient ``(..., P)`` at coordinates ``(..., P)``."""
-        matrix, offset = self.coordinates.affine(theta), theta - self.coordinates.identity()
+        matrix, offset = self.coordinates.affine(theta), theta - self.centre
         value = (self.strength * matrix.square()).sum((-2, -1)) + self.eps / 2 * offset.square().sum(-1)
         return value, self.coordinates.pullback(2 * self.strength * matrix) + self.eps * offset
 
@@ -63,15 +65,15 @@ class SampleModel:
 
     Args:
         sample: voxels of the expert.
-        num_voxels: ``N``, of all experts.
+        mass: sum of the weights of all voxels, of all experts.
         regularizer: ``R`` and ridge.
     """
 
-    def __init__(self, sample: Sample, num_voxels: int, regularizer: Regularizer) -> None:
+    def __init__(self, sample: Sample, mass: float, regularizer: Regularizer) -> None:
         self.coordinates, self.regularizer = regularizer.coordinates, regularizer
         self.design = torch.cat([sample.features, torch.ones_like(sample.features[:1])])  # (C + 1, k)
         self.position = sample.position.unsqueeze(0)
-        self.weight = sample.weight / num_voxels
+        self.weight = sample.weight / mass
         self.center = self.coordinates.identity()
         self.slope = torch.zeros_like(self.center)
         self.damping = 0.0

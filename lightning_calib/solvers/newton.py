@@ -1,9 +1,9 @@
 """Full-batch fits of affine calibrators: one pass over the voxels gives one step of every expert."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from lightning_calib.solvers.sample import Sample
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import PassSums
 from lightning_calib.solvers.survey import Counts, Survey
+from lightning_calib.solvers.weights import CaseWeights
 
 TOLERANCE = 1e-6
 
@@ -46,11 +47,15 @@ class NewtonSolver(PassSolver):
         eps: strength of the ridge.
         ignore_index: label of voxels that do not count.
         max_passes: budget of passes; ending above the tolerance raises a ``ConvergenceError``.
-        min_voxels: experts with fewer voxels keep the identity; 10 C by default.
+        min_voxels: experts with fewer voxels keep the identity; by default 10 C, and 0 where there is a ``centre``.
         tolerance: largest entry of the projected gradient at which an expert is done.
         sample_size: voxels of each predicted class that give the curvature.
         collective: the processes that share the data.
         walk: prepares voxels; one that keeps them serves many fits.
+        case_weights: what cases or their voxels count (:class:`CaseWeights`); by default every voxel counts the same.
+        centre: where the ridge pulls to: a calibrator of the same class; the identity by default.
+        known: an earlier fit of the same class on the same voxels with the same weights; what its first pass learned
+            is taken over.
 
     Example:
         >>> from lightning_calib.calibrators import TemperatureScaling
@@ -81,22 +86,31 @@ class NewtonSolver(PassSolver):
         sample_size: int | None = None,
         collective: Collective = ALONE,
         walk: Walk | None = None,
+        case_weights: Mapping[str, float | Tensor] | None = None,
+        centre: AffineCalibrator | None = None,
+        known: Self | None = None,
     ) -> None:
         super().__init__(calibrator, ignore_index, collective)
         self.hyperparameters, self.coordinates = strengths(lam, mu, eps), coordinates_of(calibrator)
         self.max_passes, self.tolerance = max_passes, tolerance
-        self.min_voxels = 10 * calibrator.num_classes if min_voxels is None else min_voxels
-        self.regularizer = Regularizer.build(self.coordinates, lam, mu, eps)
+        usual = 10 * calibrator.num_classes if centre is None else 0
+        self.min_voxels = usual if min_voxels is None else min_voxels
+        self.weights = None if case_weights is None else CaseWeights(case_weights)
         self.walk = Walk(calibrator, ignore_index) if walk is None else walk
         self.sample_size = sample_size or default_sample_size(
             self.coordinates.num_experts, self.coordinates.size, calibrator.num_classes
         )
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
-        self.experts = [ExpertFit(theta, self.regularizer) for theta in start]
+        identity = self.coordinates.identity().expand_as(start)
+        centres = identity if centre is None else coordinates_of(centre).read()
+        pulls = [Regularizer.build(self.coordinates, lam, mu, eps, point) for point in centres]
+        self.experts = [ExpertFit(theta, pull) for theta, pull in zip(start, pulls, strict=True)]
         self.counts: Counts | None = None
         self.survey: Survey | None = self._new_survey()
         self.samples: list[Sample] = []
         self.history: list[float] = []
+        if known is not None:
+            self._prepare(known._counts(), known.samples)
         self._begin_pass()
 
     @property
@@ -141,11 +155,11 @@ class NewtonSolver(PassSolver):
         """Accept or reject each expert's trial point, propose the next."""
         if self.survey is not None:
             self._prepare(*self.survey.finish(self.collective))
-        num_voxels = self._counts().num_voxels
+        mass = self._counts().mass
         loss, gradient = self.sums.total(self.collective)
         for number, expert in enumerate(self.experts):
             if expert.active:
-                expert.receive(float(loss[number]) / num_voxels, gradient[number] / num_voxels)
+                expert.receive(float(loss[number]) / mass, gradient[number] / mass)
         self.history.append(sum(expert.best.value for expert in self.experts))
         self._check_numbers()
         for expert in self.experts:
@@ -185,12 +199,12 @@ class NewtonSolver(PassSolver):
     def _new_survey(self) -> Survey:
         """A survey for the next pass."""
         known = None if self.counts is None else self.counts.cells
-        return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size, known)
+        return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size, known, self.weights)
 
     def _begin_pass(self) -> None:
         """Empty sums at the trial points."""
         trial = torch.stack([expert.trial for expert in self.experts])
-        self.sums = PassSums(self.coordinates.affine(trial), [expert.active for expert in self.experts])
+        self.sums = PassSums(self.coordinates.affine(trial), [expert.active for expert in self.experts], self.weights)
         self.images, self.voxels = 0, 0
 
     def _number(self, logits: Tensor) -> tuple[list[str], int]:
@@ -212,9 +226,9 @@ class NewtonSolver(PassSolver):
         if len(self.experts) == 1:
             samples = [Sample.merge(samples)]
         for number, (expert, sample) in enumerate(zip(self.experts, samples, strict=True)):
-            expert.take(SampleModel(sample, counts.num_voxels, self.regularizer))
+            expert.take(SampleModel(sample, counts.mass, expert.regularizer))
             if int(counts.cells[number].sum()) < self.min_voxels:
-                expert.rest(float(counts.identity_loss[number]) / counts.num_voxels)
+                expert.rest(float(counts.identity_loss[number]) / counts.mass)
 
     def _agree(self) -> None:
         """Make trial points and decisions the same bits in every process, whatever their processors round."""
@@ -238,7 +252,7 @@ class NewtonSolver(PassSolver):
         """Fall back to the identity where it is better, then certify."""
         counts = self._counts()
         for expert, loss in zip(self.experts, counts.identity_loss.tolist(), strict=True):
-            expert.settle(loss / counts.num_voxels)
+            expert.settle(loss / counts.mass)
         self._write()
         self.certificate = self._certify(counts)
         if not self.certificate.converged:
@@ -256,14 +270,14 @@ class NewtonSolver(PassSolver):
         few = [number for number, count in enumerate(expert_voxels) if count < self.min_voxels]
         if few:
             warnings.append(f"experts {few} have fewer than {self.min_voxels} voxels and keep the identity")
-        identity_value = float(self.regularizer.value_and_gradient(identity)[0]) * len(self.experts)
+        pulls = [float(expert.regularizer.value_and_gradient(identity)[0]) for expert in self.experts]
         return Certificate(
             solver="newton",
             converged=not any(expert.active for expert in self.experts),
             reason=", ".join(sorted({expert.outcome or "budget" for expert in self.experts})),
             passes=self.passes,
             objective=sum(expert.best.value for expert in self.experts),
-            identity_objective=float(counts.identity_loss.sum()) / counts.num_voxels + identity_value,
+            identity_objective=float(counts.identity_loss.sum()) / counts.mass + sum(pulls),
             nll=sum(expert.best.loss for expert in self.experts),
             gradient_norm=self.gradient_norm,
             num_voxels=counts.num_voxels,

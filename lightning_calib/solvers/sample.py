@@ -20,17 +20,17 @@ from lightning_calib.solvers.stream import Chunk, case_hash
 BINS_PER_OCTAVE, LOWEST_OCTAVE, OCTAVES = 32, -42, 50
 
 # What is kept of a voxel beside its features.
-FACTS = ("position", "weight", "stratum", "key")
+FACTS = ("position", "weight", "mass", "stratum", "key")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Voxels with the number of voxels that each stands for.
+    """Voxels with the weight that each stands for.
 
     Attributes:
         features: ``x (C, k)``, float64.
         position: place of the label ``(k,)``.
-        weight: inverse of the probability to be drawn ``(k,)``.
+        weight: what a voxel counts, over the probability to be drawn ``(k,)``.
     """
 
     features: Tensor
@@ -75,21 +75,24 @@ class Sampler:
         self.features = torch.empty(0, num_classes)  # (capacity, C) once the precision is known
         self.facts = torch.empty(self.capacity, len(FACTS), dtype=torch.float64)
 
-    def add(self, chunk: Chunk, stratum: Tensor, weight: Tensor) -> None:
+    def add(self, chunk: Chunk, stratum: Tensor, weight: Tensor, mass: Tensor | None = None) -> None:
         """Offer the voxels of a chunk.
 
         Args:
             chunk: the voxels.
             stratum: predicted class ``(m,)``.
-            weight: how much a voxel matters ``(m,)``, positive.
+            weight: how much a voxel matters to the curvature ``(m,)``, positive.
+            mass: what a voxel counts in the objective ``(m,)``; 1 by default.
         """
         device = sums_device(weight.device)
         stratum, position, weight = stratum.to(device), chunk.position.to(device), weight.to(device).double()
+        mass = torch.ones_like(weight) if mass is None else mass.to(device)
         key = hashed_uniform(chunk.case_id, chunk.index.to(device)) / weight
         chosen = (key < self.limit.to(device)[stratum]).nonzero().squeeze(1)
         for piece in torch.split(chosen, self.capacity // 2):
             features = chunk.features.index_select(1, piece.to(chunk.features.device))
-            facts = torch.stack([column[piece].double() for column in (position, weight, stratum, key)], dim=1)
+            columns = (position, weight, mass, stratum, key)
+            facts = torch.stack([column[piece].double() for column in columns], dim=1)
             self._store(features.T.cpu(), facts.cpu())
 
     def finish(self, collective: Collective) -> list[Sample]:
@@ -99,15 +102,15 @@ class Sampler:
         rows = rows[rows[:, -1].argsort()]  # by key: one order, whoever came first
         return [self._sample(rows[rows[:, -2] == number]) for number in range(self.num_classes)]
 
-    def _columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Position, weight, stratum and key of the rows in use."""
-        position, weight, stratum, key = self.facts[: self.used].unbind(1)
-        return position, weight, stratum.long(), key
+    def _columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Position, weight, mass, stratum and key of the rows in use."""
+        position, weight, mass, stratum, key = self.facts[: self.used].unbind(1)
+        return position, weight, mass, stratum.long(), key
 
     def _threshold(self, collective: Collective) -> Tensor:
         """``tau`` of each stratum ``(C,)``: the lower edge of the first bin with which there would be too many."""
         histogram = torch.zeros(self.num_classes, BINS_PER_OCTAVE * OCTAVES, dtype=torch.float64)
-        _, _, stratum, key = self._columns()
+        *_, stratum, key = self._columns()
         histogram.index_put_((stratum, _bin(key)), torch.ones_like(key), accumulate=True)
         counts = collective.sum(histogram).cumsum(1)
         fitting = (counts <= self.size).sum(1)
@@ -116,9 +119,9 @@ class Sampler:
 
     def _below(self, threshold: Tensor) -> Tensor:
         """This process's voxels below the threshold: features, position, weight, stratum, key."""
-        position, weight, stratum, key = self._columns()
+        position, weight, mass, stratum, key = self._columns()
         tau = threshold[stratum]
-        facts = torch.stack([position, 1 / (tau * weight).clamp(max=1), stratum.double(), key], dim=1)
+        facts = torch.stack([position, mass / (tau * weight).clamp(max=1), stratum.double(), key], dim=1)
         return torch.cat([self.features[: self.used].double(), facts], dim=1)[key < tau]
 
     def _sample(self, rows: Tensor) -> Sample:
@@ -138,7 +141,7 @@ class Sampler:
 
     def _prune(self) -> None:
         """Keep the smallest keys of each stratum, one more than asked for: it shows that there were more."""
-        _, _, stratum, key = self._columns()
+        *_, stratum, key = self._columns()
         keep = torch.zeros(self.used, dtype=torch.bool)
         for number in range(self.num_classes):
             own = (stratum == number).nonzero().squeeze(1)

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator
 from lightning_calib.functional.voxels import sums_device
+from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.objective import PooledNLL
 from lightning_calib.solvers.stream import Chunk, Walk
+from lightning_calib.solvers.weights import CaseWeights
 
 
 def residuals(matrices: list[Tensor], chunk: Chunk, runs: list[tuple[int, slice]]) -> tuple[Tensor, Tensor]:
@@ -42,10 +44,11 @@ class PassSums:
     Args:
         matrices: ``[W | b] (E, C, C + 1)`` of the point.
         active: experts that take part, all by default; the voxels of others are passed over.
+        weights: what voxels count; 1 by default.
     """
 
-    def __init__(self, matrices: Tensor, active: list[bool] | None = None) -> None:
-        self.matrices = matrices
+    def __init__(self, matrices: Tensor, active: list[bool] | None = None, weights: CaseWeights | None = None) -> None:
+        self.matrices, self.weights = matrices, weights
         taking_part = [True] * len(matrices) if active is None else active
         self.active = {number for number, takes_part in enumerate(taking_part) if takes_part}
         self.loss = torch.zeros(matrices.shape[0], dtype=torch.float64)
@@ -59,6 +62,10 @@ class PassSums:
             return
         matrices = self._matrices(chunk.features)
         loss, residual = residuals([matrices[expert] for expert, _ in runs], chunk, runs)
+        if self.weights is not None:
+            weight = self.weights.of(chunk)
+            weight = torch.cat([weight[part] for _, part in runs])
+            loss, residual = loss * weight, residual.mul_(weight)
         self._move(sums_device(loss.device))
         start = 0
         for expert, part in runs:
@@ -124,3 +131,22 @@ def pooled_nll(calibrator: Calibrator, ignore_index: int | None, walk: Walk | No
     if walk is not None and isinstance(calibrator, AffineCalibrator):
         return AffineNLL(calibrator, walk)
     return PooledNLL(calibrator, ignore_index)
+
+
+@torch.no_grad()
+def voxel_losses(calibrator: AffineCalibrator, walk: Walk, batch: Batch) -> Tensor:
+    """``-log q_y`` of each voxel of one case ``(n,)``, float32, on voxels that may be prepared already; 0 if ignored.
+
+    Args:
+        calibrator: any affine one.
+        walk: how to prepare voxels.
+        batch: logits ``(1, C, *S)``, target ``(1, *S)`` and the case's id.
+    """
+    logits, target, case_ids = batch
+    weight, bias = calibrator.assemble()
+    matrices = torch.cat([weight, bias.unsqueeze(-1)], dim=-1)
+    found = torch.zeros(target.numel(), device=logits.device)
+    for chunk in walk(logits, target, ["0"] if case_ids is None else case_ids):
+        used = [matrices[expert].to(chunk.features) for expert, _ in chunk.experts]
+        found[chunk.index] = residuals(used, chunk, list(chunk.experts))[0].float()
+    return found

@@ -10,6 +10,7 @@ from lightning_calib.functional.voxels import sums_device
 from lightning_calib.solvers.collective import Collective
 from lightning_calib.solvers.sample import Sample, Sampler
 from lightning_calib.solvers.stream import Chunk
+from lightning_calib.solvers.weights import CaseWeights
 
 # Share of voxels with the logits of their neighbour above which a region was probably never predicted.
 CONSTANT_SHARE = 0.01
@@ -24,13 +25,15 @@ class Counts:
 
     Attributes:
         cells: voxels of each (expert, target), int64 ``(E, C)``.
-        identity_loss: sum of ``-log q_y`` at the identity ``(E,)``.
+        identity_loss: weighted sum of ``-log q_y`` at the identity ``(E,)``.
         repeated: voxels whose logits are those of their neighbour.
+        mass: sum of the weights of all voxels.
     """
 
     cells: Tensor
     identity_loss: Tensor
     repeated: int
+    mass: float
 
     @property
     def num_voxels(self) -> int:
@@ -60,14 +63,22 @@ class Survey:
         num_classes: ``C``.
         sample_size: voxels to keep of each predicted class.
         known: ``cells`` of an earlier survey; voxels that may be of a class with few are then drawn more often.
+        weights: what voxels count; 1 by default.
     """
 
-    def __init__(self, num_experts: int, num_classes: int, sample_size: int, known: Tensor | None = None) -> None:
-        self.shape = (num_experts, num_classes)
+    def __init__(
+        self,
+        num_experts: int,
+        num_classes: int,
+        sample_size: int,
+        known: Tensor | None = None,
+        weights: CaseWeights | None = None,
+    ) -> None:
+        self.shape, self.weights = (num_experts, num_classes), weights
         self.rarity: Tensor | None = None  # (E, C): 1 for a class with a fair share of the expert's voxels
         if known is not None:
             self.rarity = known.sum(1, keepdim=True) / (num_classes * known.clamp(min=1))
-        self.sums = torch.zeros(num_experts * num_classes + num_experts + 1, dtype=torch.float64)
+        self.sums = torch.zeros(num_experts * num_classes + num_experts + 2, dtype=torch.float64)
         self.sampler = Sampler(num_classes, sample_size)
 
     def add(self, chunk: Chunk) -> None:
@@ -75,7 +86,8 @@ class Survey:
         logits = chunk.logits
         self.sums = self.sums.to(sums_device(logits.device))
         log_probs = logits.log_softmax(0)
-        self._count(chunk, logits, log_probs)
+        mass = None if self.weights is None else self.weights.of(chunk)
+        self._count(chunk, logits, log_probs, mass)
         probs = log_probs.exp_()
         weight = 1 - probs.square().sum(0) + CERTAIN_WEIGHT
         if self.rarity is not None:
@@ -83,25 +95,30 @@ class Survey:
             for expert, part in chunk.experts:
                 rare = probs[:, part] * self.rarity[expert].unsqueeze(1)
                 weight[part] = weight[part].maximum(rare.amax(0))
-        self.sampler.add(chunk, self._stratum(chunk, logits), weight)
+        self.sampler.add(chunk, self._stratum(chunk, logits), weight, mass)
 
     def finish(self, collective: Collective) -> tuple[Counts, list[Sample]]:
         """Counts and sample over all processes."""
-        cells, loss, repeated = self._parts(collective.sum(self.sums).cpu())
-        counts = Counts(cells.round().long(), loss, int(repeated))
+        cells, loss, repeated, mass = self._parts(collective.sum(self.sums).cpu())
+        counts = Counts(cells.round().long(), loss, int(repeated), float(mass))
         if counts.num_voxels == 0:
             raise ValueError("no valid voxels to fit on: every target is ignore_index, or there are no batches")
+        if counts.mass == 0:
+            raise ValueError("every voxel has the weight 0: give at least one case a positive one")
         return counts, self.sampler.finish(collective)
 
-    def _parts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Views of ``cells (E, C)``, ``identity_loss (E,)`` and ``repeated (1,)``."""
+    def _parts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Views of ``cells (E, C)``, ``identity_loss (E,)``, ``repeated (1,)`` and ``mass (1,)``."""
         num_experts, num_classes = self.shape
-        cells, loss, repeated = torch.split(sums, [num_experts * num_classes, num_experts, 1])
-        return cells.view(self.shape), loss, repeated
+        cells, loss, repeated, mass = torch.split(sums, [num_experts * num_classes, num_experts, 1, 1])
+        return cells.view(self.shape), loss, repeated, mass
 
-    def _count(self, chunk: Chunk, logits: Tensor, log_probs: Tensor) -> None:
-        cells, identity_loss, repeated = self._parts(self.sums)
+    def _count(self, chunk: Chunk, logits: Tensor, log_probs: Tensor, weight: Tensor | None) -> None:
+        cells, identity_loss, repeated, mass = self._parts(self.sums)
         loss = -log_probs.gather(0, chunk.target.unsqueeze(0)).squeeze(0)
+        if weight is not None:
+            loss = loss * weight
+        mass += len(loss) if weight is None else weight.sum(dtype=torch.float64).to(mass)
         for expert, part in chunk.experts:
             identity_loss[expert] += loss[part].sum(dtype=torch.float64).to(identity_loss)
             cells[expert] += torch.bincount(chunk.target[part], minlength=self.shape[1]).to(cells)

@@ -73,9 +73,9 @@ def identity(name, c):
 
 
 class Problem:
-    """Objective and gradient of a fit on logits (n, C) and labels (n,)."""
+    """Objective and gradient of a fit on logits (n, C) and labels (n,), with weights (n,) and a centre (P,)."""
 
-    def __init__(self, name, logits, target, lam, mu, eps):
+    def __init__(self, name, logits, target, lam, mu, eps, weights=None, centre=None):
         self.name, self.c = name, logits.shape[1]
         self.lam, self.mu, self.eps = lam, mu, eps
         self.order = order_of(logits, name)
@@ -88,6 +88,9 @@ class Problem:
         self.expert = logits.argmax(1) if name in EXPERTS else np.zeros(len(logits), dtype=int)
         self.experts = self.c if name in EXPERTS else 1
         self.start = identity(name, self.c)
+        self.centre = self.start if centre is None else centre
+        weights = np.ones(len(logits)) if weights is None else weights
+        self.weights = weights / weights.sum()
         units = np.eye(len(self.start))
         self.linear = np.stack([assemble(name, unit, self.c)[0] for unit in units])  # (P, C, C + 1)
         self.bounded = assemble(name, self.start, self.c)[1]
@@ -102,12 +105,12 @@ class Problem:
             matrix = np.tensordot(vector, self.linear, 1)
             log_probs = log_softmax(self.features[own] @ matrix.T)
             rows = np.arange(own.sum())
-            total -= log_probs[rows, self.position[own]].sum() / len(own)
-            total += (self.strength * matrix**2).sum() + self.eps / 2 * ((vector - self.start) ** 2).sum()
+            total -= (log_probs[rows, self.position[own]] * self.weights[own]).sum()
+            total += (self.strength * matrix**2).sum() + self.eps / 2 * ((vector - self.centre) ** 2).sum()
             residual = np.exp(log_probs)
             residual[rows, self.position[own]] -= 1
-            slope = residual.T @ self.features[own] / len(own) + 2 * self.strength * matrix
-            slopes.append(np.tensordot(self.linear, slope, 2) + self.eps * (vector - self.start))
+            slope = (residual * self.weights[own, None]).T @ self.features[own] + 2 * self.strength * matrix
+            slopes.append(np.tensordot(self.linear, slope, 2) + self.eps * (vector - self.centre))
         return (total, np.concatenate(slopes)) if gradient else total
 
     def solve(self):

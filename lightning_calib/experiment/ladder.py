@@ -1,0 +1,162 @@
+"""The ladder: a richer pipeline replaces a simpler one only where groups agree that it is better.
+
+Pure functions on the table of held-out NLL, as cross-fitting makes it. The idea of accepting a richer model only after
+a test is that of Vergouwe et al. (2017, "A closed testing procedure to select an appropriate method for updating
+prediction models").
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_calib.calibrators import PipelineName, build
+from lightning_calib.experiment.group_statistics import one_sided_p, strongest_within
+from lightning_calib.experiment.statistics import Floats
+
+REFERENCE = "identity(p)"
+LADDER = (
+    *(REFERENCE, "identity(z)", "ts(p)", "ts(z)"),
+    *("cms_op(p)", "cms_op(z)", "cms_ap(p)", "cms_ap(z)"),
+    *("dc(p)", "dc(z)", "cdc(p)", "cdc(z)"),
+)
+ALPHA = 0.05
+WIDTH = 1.0  # standard errors of the rule for strengths
+
+_KEEPS = ("order", "argmax", None)
+_POOLINGS = ("p", "z", "p0")
+
+
+@dataclass(frozen=True)
+class HeldOutPath:
+    """Held-out NLL of a pipeline along its path of strengths.
+
+    Attributes:
+        pipeline: its name.
+        strengths: of the ridge, falling; the first is infinite where there is a path.
+        nll: mean over the cases of each group ``(S, G)``.
+    """
+
+    pipeline: str
+    strengths: tuple[float, ...]
+    nll: Floats
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The table that selection rests on.
+
+    Attributes:
+        groups: names of the groups.
+        folds: in how many parts they were left out.
+        paths: one a candidate, in the order of the ladder, the reference first.
+    """
+
+    groups: tuple[str, ...]
+    folds: int
+    paths: tuple[HeldOutPath, ...]
+
+    def without(self, group: int) -> "HeldOut":
+        """The table as if a group had not been there."""
+        names = self.groups[:group] + self.groups[group + 1 :]
+        paths = [HeldOutPath(p.pipeline, p.strengths, np.delete(p.nll, group, axis=1)) for p in self.paths]
+        return HeldOut(names, min(self.folds, len(names)), tuple(paths))
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What became of a candidate.
+
+    Attributes:
+        pipeline: the candidate.
+        strength: of its ridge, by the one-standard-error rule; infinite where it is no more than a simpler candidate.
+        nll: its held-out NLL, mean over groups.
+        versus: the pipeline that it would have replaced.
+        difference: mean over groups of its NLL minus that one's.
+        p_value: of "no better than that one", one-sided.
+        accepted: whether it replaced it.
+    """
+
+    pipeline: str
+    strength: float
+    nll: float
+    versus: str
+    difference: float
+    p_value: float
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The way up the ladder.
+
+    Attributes:
+        pipeline: where it ended.
+        strength: of the ridge there.
+        nll: held-out NLL of each group there ``(G,)``.
+        rungs: all candidates but the reference, in order.
+    """
+
+    pipeline: str
+    strength: float
+    nll: Floats
+    rungs: tuple[Rung, ...]
+
+
+def ladder_order(candidates: Iterable[str], num_classes: int) -> tuple[str, ...]:
+    """Candidates from the simplest on: first by what they keep, then by their number of parameters, then by pooling.
+
+    Example:
+        >>> ladder_order(["cdc(p)", "dc(z)", "cms_op(p)", "ts(z)", "ts(p)", "identity(p)"], num_classes=3)
+        ('identity(p)', 'ts(p)', 'ts(z)', 'cms_op(p)', 'dc(z)', 'cdc(p)')
+    """
+
+    def rank(text: str) -> tuple[int, int, int]:
+        name = PipelineName.parse(text)
+        size = build(name.calibrator, num_classes).num_optimized
+        return _KEEPS.index(name.preserves), size, _POOLINGS.index(name.pooling)
+
+    return tuple(sorted(dict.fromkeys(candidates), key=rank))
+
+
+def climb(held_out: HeldOut, alpha: float = ALPHA, width: float = WIDTH) -> Climb:
+    """Go up the ladder.
+
+    A candidate must beat both the pipeline that it replaces and the reference.
+
+    Args:
+        held_out: the table.
+        alpha: level of the one-sided tests.
+        width: standard errors of the rule for strengths.
+    """
+    reference = held_out.paths[0]
+    now, strength, nll = reference.pipeline, reference.strengths[-1], reference.nll[-1]
+    rungs = []
+    for path in held_out.paths[1:]:
+        place = strongest_within(path.nll, width)
+        found = path.nll[place]
+        own = math.isfinite(path.strengths[place])
+        p_value = max(one_sided_p(found - other, held_out.folds) for other in (nll, reference.nll[-1])) if own else 1.0
+        accepted = p_value < alpha
+        difference = float(np.mean(found - nll))
+        rungs.append(
+            Rung(path.pipeline, path.strengths[place], float(found.mean()), now, difference, p_value, accepted)
+        )
+        if accepted:
+            now, strength, nll = path.pipeline, path.strengths[place], found
+    return Climb(now, strength, nll, tuple(rungs))
+
+
+def climb_without_each(held_out: HeldOut, alpha: float = ALPHA, width: float = WIDTH) -> tuple[list[str], Floats]:
+    """What the procedure would have chosen without each group, and the NLL ``(G,)`` of that choice on it.
+
+    The choice then does not profit from having been made on the group that judges it.
+    """
+    picks, scores = [], []
+    for group in range(len(held_out.groups)):
+        found = climb(held_out.without(group), alpha, width)
+        path = next(path for path in held_out.paths if path.pipeline == found.pipeline)
+        picks.append(found.pipeline)
+        scores.append(path.nll[path.strengths.index(found.strength), group])
+    return picks, np.array(scores)

@@ -1,0 +1,183 @@
+"""Selection by groups: which pipeline, how strong a penalty, on what evidence; then the fit on all cases."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lightning_calib.calibrators import Calibrator, Identity, PipelineName
+from lightning_calib.experiment.crossfit import CrossFitter
+from lightning_calib.experiment.folds import MIN_GROUPS, SAMPLE_VOXELS, FoldedVoxels
+from lightning_calib.experiment.group_fit import GroupFitter, sample_temperature
+from lightning_calib.experiment.group_statistics import GroupGain, group_gain, groups_needed
+from lightning_calib.experiment.held_out import HeldOutSample, held_out_sample, held_out_table
+from lightning_calib.experiment.ladder import (
+    ALPHA,
+    LADDER,
+    REFERENCE,
+    WIDTH,
+    Climb,
+    HeldOut,
+    Rung,
+    climb,
+    climb_without_each,
+    ladder_order,
+)
+from lightning_calib.functional.pooling import Pooling
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.stored_cases import Outside, StoredCases
+from lightning_calib.solvers.sandwich import TemperatureInterval
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen, and why.
+
+    Attributes:
+        pipeline: the choice.
+        strength: of its ridge, to be divided by the number of groups.
+        calibrator: fitted on all cases.
+        reason: the choice in a sentence or two.
+        groups: number of groups.
+        certificate: of the fit on all cases; empty where nothing is fitted.
+        chosen: what the choice gains over the reference on groups that its fits had not seen.
+        procedure: the same where also the choice was made without the group that judges it.
+        picks: how often each pipeline is chosen when a group is left out.
+        rungs: what became of each candidate.
+        temperatures: temperature of each pooling, with an interval that is robust to what voxels of a group share.
+        held_out: the table behind all this; None where there were too few groups.
+        samples: held-out log-probabilities for stacking, by pooling; not part of :meth:`to_dict`.
+    """
+
+    pipeline: str
+    strength: float
+    calibrator: Calibrator
+    reason: str
+    groups: int
+    certificate: dict[str, Any] = field(default_factory=dict)
+    chosen: GroupGain | None = None
+    procedure: GroupGain | None = None
+    picks: dict[str, int] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()
+    temperatures: dict[str, TemperatureInterval] = field(default_factory=dict)
+    held_out: HeldOut | None = None
+    samples: dict[str, HeldOutSample] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but calibrator and samples as plain types for JSON; infinity is the text ``inf``."""
+        facts = {name: value for name, value in vars(self).items() if name not in ("calibrator", "samples")}
+        found: dict[str, Any] = plain(facts)
+        return found
+
+
+def select_by_groups(
+    store: OutputStore,
+    case_ids: Sequence[str],
+    groups: Mapping[str, str],
+    candidates: Sequence[str] = LADDER,
+    seed: int = 0,
+    alpha: float = ALPHA,
+    width: float = WIDTH,
+    voxels: int = SAMPLE_VOXELS,
+    outside: Outside = "exclude",
+    cache: bool = True,
+) -> Selection:
+    """Choose a pipeline by cross-fitting over groups, and fit it on all cases.
+
+    The same arguments give the same result.
+
+    Args:
+        store: the outputs.
+        case_ids: cases of ``cal`` and ``val``; no other is read.
+        groups: group of each of them.
+        candidates: pipelines, in any order; those that newton fits, and identities.
+        seed: seed of the folds.
+        alpha: level of the one-sided tests.
+        width: standard errors of the rule for strengths.
+        voxels: size of the sample that candidates are fitted and judged on; the last fit takes all voxels.
+        outside: what voxels count as that were never predicted.
+        cache: keep pooled maps on disk beside the store.
+    """
+    cases = StoredCases(store, "p", outside, cache)
+    num_classes = store.manifest.num_classes
+    folded = FoldedVoxels(cases, case_ids, groups, seed, voxels)
+    if len(folded.groups) < MIN_GROUPS:
+        return _too_few(len(folded.groups), num_classes)
+    order = ladder_order([REFERENCE, *candidates], num_classes)
+    fitter = CrossFitter(folded, num_classes)
+    fitted = [fitter(pipeline) for pipeline in order]
+    table = held_out_table(folded, fitted)
+    found = climb(table, alpha, width)
+    picks, without = climb_without_each(table, alpha, width)
+    reference = table.paths[0].nll[-1]
+    calibrator, certificate = GroupFitter(cases, case_ids, groups)(found.pipeline, found.strength)
+    strengths, poolings = {rung.pipeline: rung.strength for rung in found.rungs}, _poolings(order)
+    return Selection(
+        pipeline=found.pipeline,
+        strength=found.strength,
+        calibrator=calibrator,
+        reason=_reason(table, found, alpha),
+        groups=len(folded.groups),
+        certificate=certificate,
+        chosen=group_gain(found.nll - reference, folded.groups, table.folds),
+        procedure=group_gain(without - reference, folded.groups, table.folds),
+        picks=dict(Counter(picks)),
+        rungs=found.rungs,
+        temperatures={pooling: sample_temperature(fitter, pooling) for pooling in poolings},
+        held_out=table,
+        samples={pooling: held_out_sample(folded, fitted, strengths, pooling) for pooling in poolings},
+    )
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Dataclasses, arrays and infinite numbers as JSON holds them.
+
+    Example:
+        >>> plain({"strengths": (math.inf, 1.0), "nll": np.zeros(2)})
+        {'strengths': ['inf', 1.0], 'nll': [0.0, 0.0]}
+    """
+    if hasattr(value, "__dataclass_fields__"):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _too_few(count: int, num_classes: int) -> Selection:
+    reason = (
+        f"too few groups to tell: {count}, and cross-fitting needs {MIN_GROUPS} or more; {REFERENCE} stays as it is "
+        "(add groups, or name a finer level of groups)"
+    )
+    return Selection(REFERENCE, 0.0, Identity(num_classes), reason, count)
+
+
+def _reason(table: HeldOut, found: Climb, alpha: float) -> str:
+    """The choice in words."""
+    reference = table.paths[0].nll[-1]
+    if found.pipeline != REFERENCE:
+        gain = group_gain(found.nll - reference, table.groups, table.folds)
+        return (
+            f"{found.pipeline} saves {gain.gain.mean:.4f} of {reference.mean():.4f} NLL on unseen groups "
+            f"({gain.gain.low:.4f} to {gain.gain.high:.4f}); {gain.share:.0%} of {gain.groups} groups gain"
+        )
+    best = min(found.rungs, key=lambda rung: rung.nll, default=None)
+    if best is None or best.nll >= reference.mean():
+        return f"no candidate is better than {REFERENCE} on unseen groups ({len(table.groups)} groups)"
+    path = next(path for path in table.paths if path.pipeline == best.pipeline)
+    differences = path.nll[path.strengths.index(best.strength)] - reference
+    return (
+        f"too few groups to tell: {np.mean(differences < 0):.0%} of {len(table.groups)} groups gain by "
+        f"{best.pipeline}, {-differences.mean():.4f} NLL on average (p = {best.p_value:.2f}); about "
+        f"{groups_needed(differences, table.folds, alpha)} groups would show a gain of that size"
+    )
+
+
+def _poolings(order: Sequence[str]) -> list[Pooling]:
+    return list(dict.fromkeys(PipelineName.parse(text).pooling for text in order))
