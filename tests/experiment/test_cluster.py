@@ -12,7 +12,7 @@ import pytest
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.executors.ray import RayExecutor
 from tests.executors.clusters import NODE, cluster, persist
-from tests.experiment.ambush import KINDS, SETTINGS, LosesNodes
+from tests.experiment.ambush import KINDS, SETTINGS
 from tests.experiment.settings import run_small
 from tests.experiment.synthetic import write_outputs
 from tests.experiment.test_run import assert_same_files
