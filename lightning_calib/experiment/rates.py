@@ -125,13 +125,14 @@ def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> Ca
     """Figures of passes over prepared voxels, and of their preparation."""
     calibrator = fresh()
     assert isinstance(calibrator, AffineCalibrator)
-    plain, kept = (kind(calibrator, sample.ignore_index) for kind in (Walk, KeptWalk))
+    plain, kept = Walk(calibrator, sample.ignore_index), KeptWalk(calibrator, sample.ignore_index)
     prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
     for batch in sample.batches:
         list(kept(*batch))  # type: ignore[arg-type]
     solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
     assert isinstance(solver, PassSolver)
-    passes, steps = [], []
+    passes: list[float] = []
+    steps: list[float] = []
     while len(passes) < PASSES and not solver.done:
         passes.append(once(lambda: _pass(solver, sample.batches)))
         steps.append(once(solver.end_pass))

@@ -172,7 +172,7 @@ class Model:
 
     def pooling(self) -> list[Piece]:
         """Maps that are made once and kept beside the store."""
-        voxels = {**self.extent.pooled, "distance": self.extent.distances}
+        voxels = {str(kind): count for kind, count in self.extent.pooled.items()} | {"distance": self.extent.distances}
         rates = dict.fromkeys(voxels, self.rates.pooling) | {"distance": self.rates.distance}
         found = []
         for kind, count in voxels.items():
