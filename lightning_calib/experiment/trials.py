@@ -84,10 +84,11 @@ class KeptTrials(Trials):
         if self.folder is None or not _file(self.folder, place).is_file():
             return None
         try:
-            row: TrialRow = read_json(_file(self.folder, place))
+            row = read_json(_file(self.folder, place))
         except FileError:
             return None
-        return row
+        whole = isinstance(row, dict) and row.keys() >= {"trial", "state", "val_nll", "values"}
+        return row if whole and row["trial"] == place else None
 
 
 def _file(folder: Path, place: int) -> Path:
