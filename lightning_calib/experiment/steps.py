@@ -119,6 +119,8 @@ def sweep(work: Work) -> None:
     for trials in work.root.glob(f"repeats/*/*/{TRIALS}-*"):
         if trials.parent not in unfitted:
             shutil.rmtree(trials, ignore_errors=True)
+    for half_written in (work.root / "repeats").rglob(".*.part"):  # by a worker that was killed; nobody writes now
+        half_written.unlink(missing_ok=True)
 
 
 def _evaluate(work: Work, executor: Executor, jobs: Sequence[EvaluationJob], display: bool) -> dict[EvaluationJob, str]:
