@@ -48,7 +48,7 @@ class Guard:
     Each quantity that :func:`~lightning_calib.deployment.monitor.monitor` compares is one number a case: mean
     confidence, mean free energy and mean number of dissenting members as they are, and the stability index of the
     shares of confidences, free energies, classes and votes against their mean over the reference (for a case of the
-    reference itself also over those of other groups: the larger one counts). With the range :math:`[l, h]` of the
+    reference itself also over those of other groups; the larger one counts). With the range :math:`[l, h]` of the
     reference, the excess is
 
     .. math:: e = \max_j \frac{\max(l_j - x_j, \; x_j - h_j, \; 0)}{h_j - l_j}, \qquad
@@ -133,7 +133,7 @@ def guard_weight(case: CaseStatistics, reference: Sequence[CaseStatistics]) -> f
 
 
 def _positions(quantity: Quantity, means: Floats) -> Floats:
-    """One number a case ``(N,)``: its value, or the stability index of its shares against means ``([N,] K)``."""
+    """One number a case ``(N,)``: its value, or the stability index of its shares against ``means (..., K)``."""
     return quantity.values if isinstance(quantity, CaseValues) else stability_index(means, quantity.values)
 
 

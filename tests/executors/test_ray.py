@@ -221,3 +221,9 @@ def test_what_the_memory_monitor_kills_is_not_tried_for_ever(two_nodes, tmp_path
     assert outcome.error.startswith(
         "OutOfMemoryError in each of 2 attempts: 1 worker(s) were killed due to the node running"
     )
+
+
+def test_what_a_script_registers_itself_is_refused_before_anything_starts(two_nodes):
+    line = [sys.executable, "-m", "tests.executors.script", two_nodes.address]
+    done = subprocess.run(line, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert "put that into a module which they can import" in done.stderr
