@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
+from lightning_calib.experiment.draws import rounds
 from lightning_calib.experiment.layout import RESULTS_VERSION
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
@@ -218,6 +219,8 @@ class Experiment:
         """Hash of everything that a fit depends on; the thread count is not part of it."""
         local = {"lts_epochs": self.lts_epochs} if job.local else {}
         fewer = {} if self.members is None else {"members": self.members}
+        later = rounds(self.trials_of(job))[1:]  # earlier versions drew these one by one
+        drawn = {"rounds": [len(places) for places in later]} if later else {}
         split = self.split(job.repeat)
         return digest(
             {
@@ -232,6 +235,7 @@ class Experiment:
                 "trials": self.trials_of(job),
                 **local,
                 **fewer,
+                **drawn,
             }
         )
 
