@@ -144,7 +144,14 @@ def _refusal(address: str | None, problem: Exception) -> str:
         return f"the Ray cluster at {address} has other versions; install the same here and there.\n{text}"
     if address == "auto":
         return f"no Ray runs on this machine: start it (ray start --head), or leave --executor.address away.\n{text}"
-    return f"cannot use Ray at {address or 'this machine'}: {text}"
+    asked = (
+        ""
+        if address is None
+        else (
+            "\nMany clusters ask for a token: set RAY_AUTH_MODE=token here, and RAY_AUTH_TOKEN_PATH to the file that holds it."
+        )
+    )
+    return f"cannot use Ray at {address or 'this machine'}: {text}{asked}"
 
 
 def nodes_of() -> list[Node]:
