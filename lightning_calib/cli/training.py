@@ -294,7 +294,7 @@ def members_room(executor: str | dict[str, Any], parallel: int | None, gpus: int
         >>> members_room({"name": "ray", "cpus": 8}, None, gpus=0)[0] is None
         True
     """
-    options = {"name": executor} if isinstance(executor, str) else executor
+    options: dict[str, Any] = {"name": executor} if isinstance(executor, str) else executor
     given = os.environ.get("OMP_NUM_THREADS")
     if options.get("name", "local") != "local":
         return parallel, int(given or options.get("cpus", 1))
