@@ -20,6 +20,7 @@ _DEFAULTS = {
     "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "5",  # seconds that jobs go on when the process behind ray:// is gone
     "RAY_USAGE_STATS_ENABLED": "0",  # of a cluster that we start: nobody was asked
 }
+_TOKEN = "\nIf it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the file that holds it."
 _STORE_BYTES = 100 * 10**6  # results travel through files; Ray's own store holds next to nothing
 
 
@@ -144,7 +145,7 @@ def _refusal(address: str | None, problem: Exception) -> str:
         return f"the Ray cluster at {address} has other versions; install the same here and there.\n{text}"
     if address == "auto":
         return f"no Ray runs on this machine: start it (ray start --head), or leave --executor.address away.\n{text}"
-    return f"cannot use Ray at {address or 'this machine'}: {text}"
+    return f"cannot use Ray at {address or 'this machine'}: {text}{_TOKEN if address else ''}"
 
 
 def nodes_of() -> list[Node]:
