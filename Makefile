@@ -35,7 +35,7 @@ test-fast: $(STAMP)  ## the tests that take less than a minute
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(TESTS)
 
 bench: $(STAMP)  ## speed and memory beside other libraries
-	for script in $(filter-out benchmarks/_% benchmarks/outputs.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/_% benchmarks/outputs.py benchmarks/regret.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 clean:  ## the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache

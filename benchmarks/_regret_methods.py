@@ -4,15 +4,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from _regret_data import Small
 
 from lightning_calib.calibrators import Calibrator, PipelineName, build
+from lightning_calib.calibrators.stack import Stack
+from lightning_calib.experiment.group_fit import GroupFitter
+from lightning_calib.experiment.ladder import LADDER
 from lightning_calib.experiment.search import search
-from lightning_calib.metrics.score import score_collection
+from lightning_calib.experiment.selection import select_by_groups
 from lightning_calib.outputs.stored import CaseStream, StoredOutputsDataModule
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import fit
-from lightning_calib.tasks.evaluation import gathered
+from lightning_calib.solvers.stacking import fit_weights
+from lightning_calib.tasks.evaluation import EvaluationTask
 
 SCORES = ("nll", "ece", "ba_ece", "dice")
 PIPELINES = ("identity(p)", "identity(z)", "ts(p)", "ts(z)", "ets(p)", "ets(z)", "cms_op(p)", "cms_op(z)")
@@ -61,26 +66,46 @@ def always_ts(data: StoredOutputsDataModule, options: Options) -> Iterator[Chose
     yield Chosen("ts", name, calibrator)
 
 
+def by_groups(data: StoredOutputsDataModule, options: Options) -> Iterator[Chosen]:
+    """Selection by groups on ``cal`` and ``val`` together, and the stack of each pooling by the same cross-fits."""
+    case_ids, groups = [*data.ids("cal"), *data.ids("val")], data.store.groups
+    candidates = [name for name in LADDER if name in options.pipelines]
+    found = select_by_groups(data.store, case_ids, groups, candidates, seed=options.seed)
+    yield Chosen("groups", PipelineName.parse(found.pipeline), found.calibrator)
+    refit = GroupFitter(data.cases, case_ids, groups)
+    for pooling in ("p", "z"):
+        sample = found.samples.get(pooling)
+        if sample is None:  # too few groups to tell
+            stack = Stack(data.num_classes, data.spatial_dims)
+        else:
+            weights = fit_weights(sample.log_q, sample.weights).weights
+            kept = [part for part in zip(sample.pipelines, sample.strengths, weights, strict=True) if part[2] > 0]
+            stack = Stack.of([refit(name, strength)[0] for name, strength, _ in kept], [part[2] for part in kept])
+        yield Chosen(f"stack({pooling})", PipelineName("stack", pooling), stack)
+
+
 METHODS: dict[str, Callable[[StoredOutputsDataModule, Options], Iterator[Chosen]]] = {
     "pipelines": searched,
     "ts": always_ts,
+    "groups": by_groups,
 }
 
 
+@torch.inference_mode()
 def judge(small: Small, case_ids: Sequence[str], chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
     """Scores of calibrators on some cases: a row a calibrator and case."""
     facts, groups, rows = small.store.manifest, small.store.groups, []
     for pooling in sorted({one.pipeline.pooling for one in chosen}):
         cases = StoredCases(small.store, pooling)
         own = [one for one in chosen if one.pipeline.pooling == pooling]
-        collections = [score_collection(cases.ignore_index, facts.background, SCORES) for _ in own]
+        task = EvaluationTask({one.method: one.calibrator for one in own}, cases.ignore_index, facts.background, SCORES)
         for case_id in case_ids:
             logits, target = (array[None] for array in cases.read(case_id))
-            known = {"case_ids": [case_id], "reference": logits, "distance": small.distances[case_id][None]}
-            for one, scores in zip(own, collections, strict=True):
-                scores.update(one.calibrator(logits), target, **known)
-        for one, scores in zip(own, collections, strict=True):
-            found = gathered(scores, facts.background)
+            batch = {"logits": logits, "target": target, "case_id": [case_id]}
+            task.test_step(batch | {"distance": small.distances[case_id][None]}, 0)
+        task.conclude()
+        for one in own:
+            found = task.evaluated[one.method]
             said = {"method": one.method, "pipeline": str(one.pipeline), "val_nll": one.val_nll}
             for n, case_id in enumerate(found.cases):
                 values = {key: found.scores[key][n] for key in SCORES}

@@ -67,8 +67,8 @@ def main(
     datasets: list[str] = ["hippocampus", "camvid", "massroads_crops", "nuclei"],  # noqa: B006
     methods: list[str] = list(METHODS),  # noqa: B006
     divisions: int = 20,
-    voxels: int = 10_000,
-    trials: int = 10,
+    voxels: int = 5_000,
+    trials: int = 6,
     preserve: Preserve = "order",
     seed: int = 0,
     gains: list[str] = ["hippocampus", "massroads_crops"],  # noqa: B006

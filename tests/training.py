@@ -1,8 +1,10 @@
 """What tests of training share: a one-layer network, a tiny config, and the command line in this process."""
 
 import re
+import time
 from pathlib import Path
 
+import psutil
 import yaml
 from pytorch_lightning import Callback
 from torch import nn
@@ -33,6 +35,23 @@ class Explode(Callback):
         if trainer.current_epoch == self.epoch and batch_idx == 1 and not self.flag.exists():
             self.flag.touch()
             raise RuntimeError("the crash of this test")
+
+
+class LoseNode(Callback):
+    """Lose the node of a Ray cluster in the middle of an epoch: its raylet, and the worker that started this member."""
+
+    def __init__(self, epoch: int, flag: str) -> None:
+        self.epoch, self.flag = epoch, Path(flag)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.current_epoch == self.epoch and batch_idx == 1 and not self.flag.exists():
+            self.flag.touch()
+            worker = psutil.Process().parent()
+            raylet = worker.parent()
+            assert raylet.name() == "raylet"
+            raylet.kill()
+            worker.kill()
+            time.sleep(60)  # the system ends this process with its parent
 
 
 def explosion(flag: Path, epoch: int) -> dict[str, object]:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from lightning_calib.deployment.apply import INDEX, Application
+from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.maps import Precision
 from lightning_calib.deployment.sources import Inputs
 from lightning_calib.executors.base import make_executor
+from lightning_calib.functional.cones import Cone
 from lightning_calib.kit.noise import quiet
 
 
@@ -23,6 +25,7 @@ def apply(
     probabilities: bool = True,
     device: str = "cpu",
     trust: bool = False,
+    guard: bool = False,
     workers: int = 0,
     executor: str | dict[str, Any] = "local",
     json: bool = False,
@@ -40,11 +43,13 @@ def apply(
         probabilities: write the probabilities of all classes, not only mask and confidence.
         device: where networks and calibrator run, such as cuda.
         trust: import readers and networks of other packages that the deployed folder names.
+        guard: mix towards the uncalibrated probabilities, case by case, where a case lies outside what the calibrator
+            was fitted on; what it keeps of the order of classes stays kept.
         workers: cases at a time, each in a process of its own; 0 takes one after the other in this one.
         executor: where cases are calibrated: local, ray, or the name of another executor.
         json: print what was written as JSON.
     """
-    inputs = Inputs(deployed, outputs, images, device, trust)
+    inputs = Inputs(deployed, outputs, images, device, trust, guard)
     here = executor == "local" and workers == 0
     threads = torch.get_num_threads() if here else int(os.environ.get("OMP_NUM_THREADS") or 1)
     chosen = make_executor(executor, workers if here else workers or None, threads, quiet)
@@ -58,4 +63,22 @@ def apply(
             f"{len(index['cases'])} cases ({done} were there already), probabilities exact to {largest:.1e}\n"
             f"{destination / INDEX}"
         )
+        if guard:
+            preserves = CalibratedEnsemble.load(deployed, networks=False).pipeline.preserves
+            print(guard_summary(index["cases"], preserves))
     return 0
+
+
+def guard_summary(cases: dict[str, dict[str, Any]], preserves: Cone | None, most: int = 10) -> str:
+    """What the guard did, for a terminal; the cases farthest from the reference first."""
+    weights = {name: case["identity_weight"] for name, case in cases.items()}
+    outside = sorted((name for name in weights if weights[name] > 0), key=lambda name: -weights[name])
+    if not outside:
+        return f"guard: all {len(cases)} cases lie within what the calibrator was fitted on"
+    named = ", ".join(f"{name} {weights[name]:.0%}" for name in outside[:most])
+    more = f" and {len(outside) - most} more" if len(outside) > most else ""
+    kept = f"; the mixture keeps the {preserves}, as the calibrator does" if preserves else ""
+    return (
+        f"guard: {len(outside)} of {len(cases)} cases lie outside what the calibrator was fitted on{kept}\n"
+        f"weight of the uncalibrated probabilities: {named}{more}"
+    )

@@ -10,6 +10,7 @@ from lightning_calib.experiment.plan import Experiment
 from lightning_calib.kit.progress import spoken
 
 _GIGABYTE = 10**9
+_MORE = (8, 32, 256, 1024)  # workers of larger machines
 
 
 def show_cost(experiment: Experiment, workers: int | None, json: bool) -> int:
@@ -38,15 +39,17 @@ def _text(cost: Cost, workers: int, free: int) -> str:
     """The figures for a terminal."""
     longest = cost.longest
     assert longest is not None
-    (stage, kind), chains = max(cost.kinds().items(), key=lambda entry: sum(chain.seconds for chain in entry[1]))
-    share = sum(chain.seconds for chain in chains) / cost.seconds
+    work = {kind: sum(piece.seconds for piece in jobs) for kind, jobs in cost.kinds().items()}
+    stage, kind = max(work, key=lambda each: work[each])
     each, here = cost.memory / _GIGABYTE, _memory() / _GIGABYTE
+    more = ", ".join(f"{spoken(cost.wall(number))} with {number}" for number in _MORE if number > workers)
     return "\n".join(
         [
             cost.table().to_text(),
             f"time:   about {spoken(cost.wall(workers))} with {workers} workers, where each has a core of its own",
-            f"        longest job: {longest.name}, {spoken(longest.longest / cost.threads)}; more workers end there",
-            f"most:   {stage} {kind}, {share:.0%} of the processor time",
+            f"        with more: {more}",
+            f"        longest job: {longest.name}, {spoken(longest.seconds / cost.threads)}",
+            f"most:   {stage} {kind}, {work[stage, kind] / cost.seconds:.0%} of the processor time",
             f"disk:   {cost.disk / _GIGABYTE:.1f} GB of maps beside the outputs; {free / _GIGABYTE:.1f} GB are free",
             f"memory: {each:.1f} GB a worker, {workers * each:.1f} GB in all; this machine has {here:.1f} GB",
             "Measured on a few voxels of these outputs, on this processor. How many passes a fit takes is not known",

@@ -264,8 +264,7 @@ class TrainCLI(LightningCLI):
         gpus = visible_gpus(os.environ) if torch.cuda.is_available() else []
         jobs = [member_job(folder, path, one_gpu=bool(gpus)) for folder in folders if not folder.finished]
         rank_zero_info(f"{len(folders) - len(jobs)} of {len(folders)} members are finished")
-        places = parallel or max(len(gpus), 1)
-        threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // places))
+        places, threads = members_room(executor, parallel, len(gpus))
         chosen = make_executor(executor, slots=places, threads=threads)
         chosen.check([self.run.path])
         failures = train_members(jobs, chosen)
@@ -286,6 +285,21 @@ class TrainCLI(LightningCLI):
         """The parsed options of a member, as a config file holds them."""
         plain: dict[str, Any] = yaml.safe_load(self._parser(self.subcommand).dump(self.options, skip_none=False))
         return {key: value for key, value in plain.items() if key not in _NOT_OF_MEMBERS}
+
+
+def members_room(executor: str | dict[str, Any], parallel: int | None, gpus: int) -> tuple[int | None, int]:
+    """Members that train at a time (None leaves it to the executor), and threads of each.
+
+    Example:
+        >>> members_room({"name": "ray", "cpus": 8}, None, gpus=0)[0] is None
+        True
+    """
+    options: dict[str, Any] = {"name": executor} if isinstance(executor, str) else executor
+    given = os.environ.get("OMP_NUM_THREADS")
+    if options.get("name", "local") != "local":
+        return parallel, int(given or options.get("cpus", 1))
+    places = parallel or max(gpus, 1)
+    return places, int(given or max(1, available_cores() // places))
 
 
 def _first_process() -> bool:

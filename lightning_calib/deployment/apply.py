@@ -15,6 +15,7 @@ from lightning_calib.kit.progress import Display
 
 INDEX, RECORDS = "index.json", "records"
 TOLD = 10  # cases that an error names
+_LISTED = ("files", "stated_error", "identity_weight")  # facts of a case that the index repeats
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ class Application:
             "precision": self.precision,
             "calibrator_sha256": calibrator,
             "written_now": len(waiting),
-            "cases": {
-                name: {key: record[key] for key in ("files", "stated_error")} for name, record in records.items()
-            },
+            "cases": {name: {key: record[key] for key in _LISTED if key in record} for name, record in records.items()},
         }
         write_json(self.destination / INDEX, index)
         return index
@@ -99,6 +98,8 @@ class Application:
             "files": {file.name: file.stat().st_size for file in files},
             "stated_error": STATED_ERROR[self.precision, maps.is_nifti],
         }
+        if maps.identity_weight is not None:
+            record["identity_weight"] = maps.identity_weight
         write_json(self._record(case_id), record)
 
     def _record(self, case_id: str) -> Path:
@@ -106,4 +107,5 @@ class Application:
 
     def _made_of(self, source: Source) -> str:
         facts = [source.inputs_sha256(), find_sources(self.inputs)[0], self.precision, self.probabilities]
+        facts += ["guarded"] if self.inputs.guard else []
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

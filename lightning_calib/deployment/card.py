@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from lightning_calib.calibrators import Pipeline
 from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
 from lightning_calib.experiment.advice import describe_groups, selected_advice
 from lightning_calib.experiment.results import Results
@@ -25,7 +26,7 @@ def write_card(folder: Path, deployment: Deployment, results: Results) -> None:
     curves = [pooled_curve(name, [results.bin_table(r, name, BINS) for r in results.repeats]) for name in names]
     with atomic_path(folder / DIAGRAM) as aside:
         reliability_figure(curves).savefig(aside, format="png", dpi=150)
-    write_text(folder / CARD, card(deployment, results))
+    write_text(folder / CARD, card(deployment, results, deployment.read_pipeline(folder)))
 
 
 def compared(results: Results, deployment: Deployment) -> list[str]:
@@ -34,12 +35,12 @@ def compared(results: Results, deployment: Deployment) -> list[str]:
     return [name for name in names if name in results.summary["pipelines"]]
 
 
-def card(deployment: Deployment, results: Results) -> str:
-    """The card as Markdown."""
+def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
+    """The card as Markdown; what is kept is said by the fitted pipeline, since the name of a stack does not tell."""
     sections = [
         f"# {deployment.pipeline} on {deployment.dataset}",
-        _KEEPS[deployment.name.preserves]
-        + (" Shifts of the logits change nothing." if deployment.name.translation_invariant else ""),
+        _KEEPS[pipeline.preserves]
+        + (" Shifts of the logits change nothing." if pipeline.translation_invariant else ""),
         "## Expected performance",
         *(_selected(deployment, results) or (_performance(results), score_table(deployment, results))),
         f"![Reliability diagram]({DIAGRAM})",
@@ -49,7 +50,8 @@ def card(deployment: Deployment, results: Results) -> str:
         _usage(deployment),
         "## Limits",
         "The figures hold for images like those it was fitted on. `calibrate.py monitor` compares new outputs with "
-        "the reference statistics in this folder, without labels, and says when they have drifted away.",
+        "the reference statistics in this folder, without labels, and says when they have drifted away; "
+        "`calibrate.py apply --guard` trusts the calibrator less on cases that lie outside them.",
     ]
     return "\n\n".join(sections) + "\n"
 

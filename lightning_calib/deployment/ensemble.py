@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators import Calibrator, Pipeline
+from lightning_calib.calibrators import Calibrator, Identity, Pipeline, Stack
 from lightning_calib.datasets.preprocessing import LoadedImage, Loader
 from lightning_calib.deployment.folder import Deployment, DeploymentError
 from lightning_calib.functional.experts import winning_class
@@ -138,16 +138,25 @@ class CalibratedEnsemble(nn.Module):
             )
         return self.load_image
 
-    def calibrate_files(self, files: Sequence[Path]) -> tuple[Calibrated, LoadedImage]:
-        """Calibrated output ``(1, C, *S)`` of an image's files on their own grid, and the image."""
+    def scores_of(self, files: Sequence[Path]) -> tuple[Tensor, LoadedImage]:
+        """Member scores ``(1, M, C, *S)`` of an image's files on their own grid, and the image."""
         loaded = self.require_loader()(files)
-        return self.calibrate(self.members.restored(loaded.image[None].to(self.device), loaded.restore)[None]), loaded
+        return self.members.restored(loaded.image[None].to(self.device), loaded.restore)[None], loaded
 
-    def calibrate(self, member_logits: Tensor) -> Calibrated:
-        """Calibrated output of member scores ``(B, M, C, *S)``."""
-        return self.calibrate_pooled(pool(member_logits, self.pipeline.pooling))
+    def calibrate(self, member_logits: Tensor, identity_weight: float = 0.0) -> Calibrated:
+        """Calibrated output of member scores ``(B, M, C, *S)``, mixed with the uncalibrated one by a weight."""
+        return self.calibrate_pooled(pool(member_logits, self.pipeline.pooling), identity_weight)
 
-    def calibrate_pooled(self, pooled: Tensor) -> Calibrated:
-        """Calibrated output of scores ``(B, C, *S)`` that are already pooled as the pipeline needs."""
+    def calibrate_pooled(self, pooled: Tensor, identity_weight: float = 0.0) -> Calibrated:
+        """Calibrated output of scores ``(B, C, *S)`` that are already pooled as the pipeline needs.
+
+        Args:
+            pooled: the scores.
+            identity_weight: weight of the uncalibrated probabilities in the result, in [0, 1].
+        """
+        calibrator = self.pipeline.calibrator
+        if identity_weight > 0:
+            identity = Identity(calibrator.num_classes, calibrator.spatial_dims)
+            calibrator = Stack.of([calibrator, identity], [1 - identity_weight, identity_weight]).to(self.device)
         with torch.no_grad():
-            return calibrated(pooled.to(self.device), self.pipeline.calibrator)
+            return calibrated(pooled.to(self.device), calibrator)

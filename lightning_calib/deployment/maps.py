@@ -39,12 +39,14 @@ class CalibratedMaps:
         mask: predicted classes ``(*S)``.
         confidence: largest probability ``(*S)``.
         geometry: affine and order of axes of a volume, where there is one.
+        identity_weight: weight of the uncalibrated probabilities that a guard mixed in; None without a guard.
     """
 
     probs: Tensor
     mask: Tensor
     confidence: Tensor
     geometry: dict[str, Any] | None = None
+    identity_weight: float | None = None
 
     @property
     def is_nifti(self) -> bool:

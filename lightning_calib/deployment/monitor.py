@@ -113,7 +113,7 @@ def monitor(
         seed: seed of the draws.
     """
     _refuse(reference, new, alpha, resamples)
-    edges = np.quantile([case.energy for case in reference], np.arange(1, _ENERGY_BINS) / _ENERGY_BINS)
+    edges = energy_edges(reference)
     votes = all(case.votes is not None for case in (*reference, *new))
     there, here = quantities(reference, edges, votes), quantities(new, edges, votes)
     found = np.array([quantity.distance(other) for quantity, other in zip(there, here, strict=True)])
@@ -172,6 +172,11 @@ class CaseValues(Quantity):
         order = np.argsort(self.values)
         ends = np.append(np.diff(self.values[order]) > 0, True)  # equal values step together
         return np.asarray(np.abs((first - second)[..., order].cumsum(axis=-1)[..., ends]).max(axis=-1))
+
+
+def energy_edges(reference: Sequence[CaseStatistics]) -> Floats:
+    """Deciles of the reference's free energy."""
+    return np.quantile([case.energy for case in reference], np.arange(1, _ENERGY_BINS) / _ENERGY_BINS)
 
 
 def quantities(cases: Sequence[CaseStatistics], edges: Floats, votes: bool) -> list[Quantity]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_calib.datasets.readers import list_files, stem, suffix
 from lightning_calib.deployment.ensemble import Calibrated, CalibratedEnsemble
 from lightning_calib.deployment.folder import DeploymentError
+from lightning_calib.deployment.guard import Guard, Guarded
 from lightning_calib.deployment.maps import CalibratedMaps
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
@@ -46,6 +47,7 @@ class Inputs:
         images: image file or folder of images, or None.
         device: where networks and calibrator run.
         trust: import readers and networks of other packages that the deployed folder names.
+        guard: mix cases unlike the reference towards the uncalibrated probabilities; such maps are told apart.
     """
 
     deployed: Path
@@ -53,6 +55,7 @@ class Inputs:
     images: Path | None = None
     device: str = "cpu"
     trust: bool = False
+    guard: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
@@ -65,23 +68,27 @@ def find_sources(inputs: Inputs) -> tuple[str, dict[str, Source]]:
     """Hash of the deployed calibrator, and all cases by name; loaded once in a process."""
     ensemble = CalibratedEnsemble.load(inputs.deployed, networks=inputs.images is not None, trust=inputs.trust)
     ensemble.to(torch.device(inputs.device))
-    found = stored_sources(inputs.outputs, ensemble) if inputs.outputs is not None else []
-    found += image_sources(inputs.images, ensemble) if inputs.images is not None else []
+    guard = Guard.load(inputs.deployed) if inputs.guard else None
+    found = stored_sources(inputs.outputs, ensemble, guard) if inputs.outputs is not None else []
+    found += image_sources(inputs.images, ensemble, guard) if inputs.images is not None else []
     names = [source.case_id for source in found]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"several inputs are called {', '.join(sorted(repeated))}: rename them, maps go by name")
     return ensemble.deployment.calibrator_sha256, dict(zip(names, found, strict=True))
 
 
-def stored_sources(outputs: Path, ensemble: CalibratedEnsemble) -> list[Source]:
-    """Cases of an output store; nothing is written beside it."""
+def stored_sources(outputs: Path, ensemble: CalibratedEnsemble, guard: Guard | None = None) -> list[Source]:
+    """Cases of an output store, perhaps under a guard; nothing is written beside it."""
     store = OutputStore(outputs)
     ensemble.deployment.refuse_others(store.manifest, outputs)
     cases = StoredCases(store, ensemble.pipeline.pooling, cache=False)
 
     def calibrate(case_id: str) -> CalibratedMaps:
         case = store[case_id]
-        result = ensemble.calibrate_pooled(cases.pooled(case_id)[None])
+        if guard is None:
+            result: Calibrated | Guarded = ensemble.calibrate_pooled(cases.pooled(case_id)[None])
+        else:
+            result = guard.stored(ensemble, cases, case_id)
         geometry = None if case.geometry is None else dict(case.geometry)
         return as_maps(result, case.valid, store.manifest.background, geometry)
 
@@ -91,13 +98,17 @@ def stored_sources(outputs: Path, ensemble: CalibratedEnsemble) -> list[Source]:
     ]
 
 
-def image_sources(images: Path, ensemble: CalibratedEnsemble) -> list[Source]:
-    """Image files: a folder of them, or one."""
+def image_sources(images: Path, ensemble: CalibratedEnsemble, guard: Guard | None = None) -> list[Source]:
+    """Image files: a folder of them, or one; perhaps under a guard."""
     deployment = ensemble.deployment
     endings = ensemble.require_loader().endings
 
     def calibrate(files: list[Path]) -> CalibratedMaps:
-        result, loaded = ensemble.calibrate_files(files)
+        scores, loaded = ensemble.scores_of(files)
+        if guard is None:
+            result: Calibrated | Guarded = ensemble.calibrate(scores)
+        else:
+            result = guard.calibrate(ensemble, scores, [loaded.valid])
         return as_maps(result, loaded.valid, deployment.background, loaded.geometry)
 
     preprocessing = deployment.preprocessing
@@ -138,7 +149,10 @@ def files_hash(files: list[Path]) -> str:
 
 
 def as_maps(
-    result: Calibrated, valid: Tensor | None, background: int | None, geometry: dict[str, object] | None
+    result: Calibrated | Guarded,
+    valid: Tensor | None,
+    background: int | None,
+    geometry: dict[str, object] | None,
 ) -> CalibratedMaps:
     """Maps of a batch of one; where the networks saw nothing, the background is certain if there is one."""
     probs, mask, confidence = result.log_probs[0].exp().float().cpu(), result.mask[0].cpu(), result.confidence[0].cpu()
@@ -146,4 +160,5 @@ def as_maps(
         certain = torch.zeros(len(probs)).index_fill(0, torch.tensor([background]), 1.0)
         probs = torch.where(valid, probs, certain.view(-1, *(1 for _ in mask.shape)))
         mask, confidence = mask.where(valid, background), confidence.where(valid, 1.0)
-    return CalibratedMaps(probs, mask, confidence.float(), geometry)
+    weight = float(result.weight) if isinstance(result, Guarded) else None
+    return CalibratedMaps(probs, mask, confidence.float(), geometry, weight)

@@ -82,8 +82,10 @@ def case_statistics(cases: StoredCases, case_id: str, ensemble: CalibratedEnsemb
     return _describe(case.case_id, case.group, ensemble, pooled, mean, case.logits, case.valid)
 
 
-def scores_statistics(case_id: str, group: str, scores: Tensor, ensemble: CalibratedEnsemble) -> CaseStatistics:
-    """Statistics of member scores ``(M, C, *S)`` that are in memory.
+def scores_statistics(
+    case_id: str, group: str, scores: Tensor, ensemble: CalibratedEnsemble, valid: Tensor | None = None
+) -> CaseStatistics:
+    """Statistics of member scores ``(M, C, *S)`` that are in memory, over the voxels that are ``valid (*S)``.
 
     Example:
         >>> from lightning_calib.calibrators import Pipeline
@@ -92,7 +94,7 @@ def scores_statistics(case_id: str, group: str, scores: Tensor, ensemble: Calibr
         (1.0, 0.0, 0.0)
     """
     pooled, mean = (pool(scores[None], pooling)[0] for pooling in (ensemble.pipeline.pooling, "z"))
-    return _describe(case_id, group, ensemble, pooled, mean, scores, None)
+    return _describe(case_id, group, ensemble, pooled, mean, scores, valid)
 
 
 def _describe(

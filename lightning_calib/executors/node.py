@@ -13,6 +13,7 @@ from lightning_calib.executors.logs import into_file, speak_plainly, tail
 from lightning_calib.kit.registry import import_modules
 
 SOURCE = Path(lightning_calib.__file__).parents[1]  # also where the package is not installed
+PLACE = "LIGHTNING_CALIB_PLACE"  # environment variable: the folder that the driver is in
 _PLACES = "lightning_calib"  # namespace of the cluster's key-value store: who does what
 
 
@@ -49,6 +50,8 @@ def _prepare(threads: int, modules: tuple[str, ...], start: Callable[[], None] |
     """Make a process ready for jobs, once; what went wrong, or None."""
     import torch
 
+    if (place := Path(os.environ.get(PLACE, ""))).is_dir():  # paths of jobs may be relative
+        os.chdir(place)
     torch.set_num_threads(threads)
     broken = attempt(import_modules, list(modules))
     if start is not None:

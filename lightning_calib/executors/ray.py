@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic
 from lightning_calib.executors.base import Executor, ExecutorError, Job, Outcome, thread_variables
 from lightning_calib.executors.cluster import Needs, Node, connect, nodes_of, run_on
 from lightning_calib.executors.logs import Teller, with_log
-from lightning_calib.executors.node import do_job, python_path, read_log, work_place
+from lightning_calib.executors.node import PLACE, do_job, python_path, read_log, work_place
 from lightning_calib.executors.storage import check_folders
-from lightning_calib.kit.registry import registering_modules
+from lightning_calib.kit.registry import registered_in_script, registering_modules
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -98,7 +98,7 @@ class RayExecutor(Executor):
 
     def _environment(self) -> dict[str, str]:
         """Variables of the processes that do jobs."""
-        own = {**thread_variables(self.threads), "PYTHONPATH": python_path(os.environ)}
+        own = {**thread_variables(self.threads), "PYTHONPATH": python_path(os.environ), PLACE: os.getcwd()}
         return own if self.needs.gpus else own | {"CUDA_VISIBLE_DEVICES": ""}
 
     def check(self, folders: Sequence[Path]) -> None:
@@ -147,6 +147,11 @@ class RayExecutor(Executor):
     def _submitter(self, work: Callable[[Job], None]) -> "Callable[[_Task[Job]], ObjectRef[Any]]":
         import ray
 
+        if registered_in_script():
+            raise ExecutorError(
+                "this script registers something itself, and nodes of a cluster do not run it: put that into a module "
+                "which they can import, and import it here"
+            )
         remote: Any = ray.remote(do_job)
         remote = remote.options(
             max_retries=0,  # we count attempts: Ray would repeat without end what its memory monitor kills

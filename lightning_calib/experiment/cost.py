@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import measure
-from lightning_calib.experiment.schedule import Chain, finish_time
+from lightning_calib.experiment.schedule import finish_time
 from lightning_calib.experiment.workload import STAGES, Extent, Model, Piece, Stage
 from lightning_calib.kit.progress import spoken
 from lightning_calib.kit.tables import Table
@@ -34,41 +35,52 @@ class Cost:
     @property
     def seconds(self) -> float:
         """Processor seconds of all jobs."""
-        return sum(piece.chain.seconds for piece in self.pieces)
+        return sum(piece.seconds for piece in self.pieces)
 
     @property
-    def longest(self) -> Chain | None:
-        """The job that takes longest, however many workers there are."""
-        return max((piece.chain for piece in self.pieces), key=lambda chain: chain.longest, default=None)
+    def longest(self) -> Piece | None:
+        """The longest job."""
+        return max(self.pieces, key=lambda piece: piece.seconds, default=None)
 
-    def chains(self, stage: Stage) -> list[Chain]:
-        """Jobs of a stage."""
-        return [piece.chain for piece in self.pieces if piece.stage == stage]
+    def steps(self, workers: int) -> list[list[float]]:
+        """Lengths of what runs at the same time on a number of workers, step by step, as ``run`` hands it out.
+
+        Maps come first, then searches, then evaluations. Where there are more workers than searches, their trials are
+        shared out round by round; where there are more than searches over neighbourhoods, the trials of those.
+        """
+        pooling, searches, evaluations = ([p for p in self.pieces if p.stage == stage] for stage in STAGES)
+        slow = [piece for piece in searches if piece.local]
+        shared = searches if workers > len(searches) else slow if workers > len(slow) else []
+        whole = [piece.seconds for piece in searches if piece not in shared]
+        first, *later = _rounds(shared) or [[]]
+        cut = _rounds(evaluations) if workers > 1 else [[piece.seconds for piece in evaluations]]
+        return [*_rounds(pooling), first + whole, *later, *cut]
 
     def wall(self, workers: int) -> float:
-        """Seconds on a number of workers: stage by stage, each job to the first worker that is free."""
-        stages = [finish_time(chains, max(workers, 1)) for stage in STAGES if (chains := self.chains(stage))]
-        return self.start + sum(stages) / self.threads if stages else 0.0
+        """Seconds on a number of workers, each with ``threads`` cores of its own."""
+        if not self.pieces:
+            return 0.0
+        return self.start + sum(finish_time(step, max(workers, 1)) for step in self.steps(workers)) / self.threads
 
-    def kinds(self) -> dict[tuple[Stage, str], list[Chain]]:
-        """Jobs by stage and by what they are about: the map, the calibrator, the pooling."""
-        found: dict[tuple[Stage, str], list[Chain]] = {}
+    def kinds(self) -> dict[tuple[Stage, str], list[Piece]]:
+        """Jobs by stage and by what they are about."""
+        found: dict[tuple[Stage, str], list[Piece]] = {}
         for piece in self.pieces:
-            found.setdefault((piece.stage, piece.kind), []).append(piece.chain)
+            found.setdefault((piece.stage, piece.kind), []).append(piece)
         return found
 
     def table(self) -> Table:
         """Processor time by stage and calibrator."""
         rows = [
-            [f"{stage} {kind}", str(len(chains)), spoken(work := _work(chains)), f"{work / self.seconds:.0%}"]
-            for (stage, kind), chains in self.kinds().items()
+            [f"{stage} {kind}", str(len(jobs)), spoken(work := _work(jobs)), f"{work / self.seconds:.0%}"]
+            for (stage, kind), jobs in self.kinds().items()
         ]
         caption = f"processor time in all: {spoken(self.seconds)}"
         return Table.of("cost", caption, ("work", "jobs", "processor time", "share"), rows)
 
     def describe(self, workers: int) -> dict[str, Any]:
         """The figures as plain types."""
-        kinds = {f"{stage} {kind}": _work(chains) for (stage, kind), chains in self.kinds().items()}
+        kinds = {f"{stage} {kind}": _work(jobs) for (stage, kind), jobs in self.kinds().items()}
         longest = self.longest
         return {
             "jobs": len(self.pieces),
@@ -76,7 +88,7 @@ class Cost:
             "by_kind": kinds,
             "workers": workers,
             "wall_seconds": self.wall(workers),
-            "longest_job": longest and {"name": longest.name, "seconds": longest.longest / self.threads},
+            "longest_job": longest and {"name": longest.name, "seconds": longest.seconds / self.threads},
             "disk_bytes": self.disk,
             "memory_bytes": self.memory,
         }
@@ -108,5 +120,12 @@ def pending(experiment: Experiment) -> tuple[list[FitJob], list[FitJob]]:
     return fits, scores
 
 
-def _work(chains: Sequence[Chain]) -> float:
-    return sum(chain.seconds for chain in chains)
+def _rounds(pieces: Sequence[Piece]) -> list[list[float]]:
+    """Tasks of the first round of all jobs, of the second, and so on."""
+    most = max((len(piece.rounds) for piece in pieces), default=0)
+    rounds = [[piece.rounds[number] for piece in pieces if number < len(piece.rounds)] for number in range(most)]
+    return [list(chain.from_iterable(tasks)) for tasks in rounds]
+
+
+def _work(jobs: Sequence[Piece]) -> float:
+    return sum(piece.seconds for piece in jobs)

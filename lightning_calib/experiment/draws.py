@@ -4,13 +4,13 @@ The draw of a trial sees the trials of earlier rounds and no others: those of on
 whatever number of machines, and come out as they would one after the other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.samplers import TPESampler
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from lightning_calib.experiment.space import Space, Values, parameters
 
@@ -53,14 +53,27 @@ def draw(space: Space, rows: Iterable[TrialRow], seed: int, place: int) -> Value
         seed: seed of the search.
         place: number of the trial.
     """
-    state = np.random.SeedSequence([seed, place]).generate_state(1)
-    study = optuna.create_study(sampler=TPESampler(seed=int(state[0]), multivariate=False))
+    return draw_from(earlier_rounds(space, rows, place), space, seed, place)
+
+
+def earlier_rounds(space: Space, rows: Iterable[TrialRow], place: int) -> list[FrozenTrial]:
+    """What the draws of a round see."""
+    study = optuna.create_study()
     for row in sorted((row for row in rows if row["trial"] < round_of(place).start), key=_place):
         study.enqueue_trial(parameters(row["values"]))
         trial = study.ask()
         space.suggest(trial)
         failed = row["state"] != "complete"
         study.tell(trial, None if failed else row["val_nll"], TrialState.FAIL if failed else TrialState.COMPLETE)
+    found: list[FrozenTrial] = study.get_trials(deepcopy=False)
+    return found
+
+
+def draw_from(seen: Sequence[FrozenTrial], space: Space, seed: int, place: int) -> Values:
+    """The point of a trial, given what it sees."""
+    state = np.random.SeedSequence([seed, place]).generate_state(1)
+    study = optuna.create_study(sampler=TPESampler(seed=int(state[0]), multivariate=False))
+    study.add_trials(seen)
     return space.suggest(study.ask())
 
 

@@ -3,29 +3,26 @@
 Figures are seconds of processor time, which a machine that is busy with other work changes little.
 """
 
-import resource
+import os
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
-from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.experiment.evaluation_jobs import evaluation_job
 from lightning_calib.experiment.fit_jobs import fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
-from lightning_calib.experiment.strips import ROUNDS, Strips, once, seconds_of
+from lightning_calib.experiment.strips import Strips, once, seconds_of
 from lightning_calib.experiment.work import Work
 from lightning_calib.functional.boundary import boundary_distance
-from lightning_calib.kit.files import read_json, write_json
-from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -34,6 +31,8 @@ from lightning_calib.solvers.base import Batch, PassSolver, SolverName
 from lightning_calib.solvers.stream import KeptWalk, Walk
 from lightning_calib.solvers.sums import pooled_nll
 from lightning_calib.tasks.evaluation import EvaluationTask
+
+PASSES = 3  # passes of newton that are timed
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ class CalibratorRates:
         prepare: bring voxels into the solver's form: once where they are kept, else in every pass.
         first: what the first pass of a fit takes more than later ones.
         each: a pass over ``cal`` in which all experts take part.
-        step: seconds at the end of a pass, whatever the number of voxels.
+        begin: seconds at the end of the first pass, whatever the number of voxels.
+        step: the same at the end of a later one.
         judge: NLL of ``val``.
         score: all scores of ``test``.
         kept: bytes of a prepared voxel.
@@ -55,6 +55,7 @@ class CalibratorRates:
     prepare: float = 0.0
     first: float = 0.0
     each: float = 0.0
+    begin: float = 0.0
     step: float = 0.0
     judge: float = 0.0
     score: float = 0.0
@@ -93,8 +94,7 @@ def measure(experiment: Experiment) -> Rates:
         with tempfile.TemporaryDirectory() as folder:
             pooling, distance = sample.pooling(Path(folder)), sample.distances(Path(folder))
             jobs = _fixed(sample.store, Path(folder))
-            start = _start(Path(folder))
-    return Rates(calibrators, pooling, distance, *jobs, *start)
+    return Rates(calibrators, pooling, distance, *jobs, *_start())
 
 
 def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRates:
@@ -125,27 +125,26 @@ def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> Ca
     """Figures of passes over prepared voxels, and of their preparation."""
     calibrator = fresh()
     assert isinstance(calibrator, AffineCalibrator)
-    plain, kept = (kind(calibrator, sample.ignore_index) for kind in (Walk, KeptWalk))
+    plain, kept = Walk(calibrator, sample.ignore_index), KeptWalk(calibrator, sample.ignore_index)
     prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
     for batch in sample.batches:
         list(kept(*batch))  # type: ignore[arg-type]
-    first, each, step = [], [], []
-    for _ in range(ROUNDS):
-        solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
-        assert isinstance(solver, PassSolver)
-        for times in (first, each):
-            times.append(once(lambda: _pass(solver, sample.batches)))  # noqa: B023
-            step.append(once(solver.end_pass))
-            if solver.done:
-                break
-    later = median(each or first)
+    solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
+    assert isinstance(solver, PassSolver)
+    passes: list[float] = []
+    steps: list[float] = []
+    while len(passes) < PASSES and not solver.done:
+        passes.append(once(lambda: _pass(solver, sample.batches)))
+        steps.append(once(solver.end_pass))
+    first, later = passes[0], min(passes[1:] or passes)
     voxels = sample.voxels
     return CalibratorRates(
         "newton",
         prepare / voxels,
-        max(0.0, median(first) - later) / voxels,
+        max(0.0, first - later) / voxels,
         later / voxels,
-        sum(step) / len(step),
+        steps[0],
+        sum(steps[1:]) / max(1, len(steps) - 1),
         _judge(sample, fresh(), kept) / voxels,
         score,
         kept.used() / voxels,
@@ -195,20 +194,17 @@ def _fixed(store: OutputStore, folder: Path) -> tuple[float, float]:
     return fits[-1], evaluations[-1]
 
 
-def _start(folder: Path) -> tuple[float, int]:
-    """Seconds and bytes of a worker process that has done nothing yet."""
-    with LocalExecutor(slots=1, start=quiet) as executor:
-        (outcome,) = executor.run([folder / "start.json"], _report)
-    if outcome.error is not None:
-        raise RuntimeError(f"a worker process cannot be started here: {outcome.error}")
-    facts = read_json(folder / "start.json")
-    return facts["seconds"], facts["bytes"]
-
-
-def _report(path: Path) -> None:
-    """Write what this process took so far."""
-    memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    write_json(path, {"seconds": time.process_time(), "bytes": memory})
+def _start() -> tuple[float, int]:
+    """Seconds and bytes of a process that has imported what jobs need."""
+    program = (
+        "import resource, time, lightning_calib.experiment.jobs; "
+        "print(time.process_time(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    seconds, memory = done.stdout.split()[-2:]
+    return float(seconds), int(memory)
 
 
 @contextmanager

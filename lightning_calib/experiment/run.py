@@ -20,7 +20,7 @@ from lightning_calib.experiment.calls import alone, joined
 from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, select_all
+from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, select_all, sweep
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.experiment.tracking import JOURNALS, Tracking, tracking
 from lightning_calib.experiment.work import Work
@@ -78,6 +78,7 @@ def run_experiment(
             fit_all(work, processes, display)
             evaluate_all(work, processes, display)
             select_all(work, processes, display)
+            sweep(work)
         with call.one_at_a_time():
             results = conclude(root, tracked, figures)
             records.add_timing(root, run=time.perf_counter() - began)

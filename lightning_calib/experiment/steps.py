@@ -9,7 +9,7 @@ from lightning_calib.executors.base import Executor, Outcome
 from lightning_calib.experiment import layout, records, selection_records
 from lightning_calib.experiment.draws import rounds
 from lightning_calib.experiment.jobs import Job, perform
-from lightning_calib.experiment.parts import PARTS, PoolJob, ShardJob, TrialJob, shards
+from lightning_calib.experiment.parts import PARTS, TRIALS, PoolJob, ShardJob, TrialJob, shards
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
 from lightning_calib.experiment.selection_jobs import SelectionJob, maps_of, pending_selections, selection_hash
 from lightning_calib.experiment.space import Space
@@ -119,8 +119,19 @@ def evaluate_all(work: Work, executor: Executor, display: bool) -> None:
     for job, error in _evaluate(work, executor, alone, display).items():
         (fit,) = job.fits
         records.write_failed_evaluation(work.folder(fit), work.experiment.evaluation_hash(fit), error)
+
+
+def sweep(work: Work) -> None:
+    """Take away the parts of what is done; trials of a fit that failed stay, so that the next call has less to do."""
     for repeat in range(work.experiment.repeats):
         shutil.rmtree(layout.repeat_folder(work.root, repeat) / PARTS, ignore_errors=True)
+    unfitted = {work.folder(job) for job in pending_fits(work)}
+    for trials in work.root.glob(f"repeats/*/*/{TRIALS}-*"):
+        if trials.parent not in unfitted:
+            shutil.rmtree(trials, ignore_errors=True)
+    left = [*work.root.glob("selection/.*.part"), *(work.root / "repeats").rglob(".*.part")]
+    for half_written in left:  # by a worker that was killed; nobody writes now
+        half_written.unlink(missing_ok=True)
 
 
 def _evaluate(work: Work, executor: Executor, jobs: Sequence[EvaluationJob], display: bool) -> dict[EvaluationJob, str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.trial import FrozenTrial
 
-from lightning_calib.experiment.draws import TrialRow, draw
+from lightning_calib.experiment.draws import TrialRow, draw_from, earlier_rounds, round_of
 from lightning_calib.experiment.space import Space, Values
 from lightning_calib.kit.files import FileError, read_json, write_json
 
@@ -28,6 +29,7 @@ class Trials(ABC):
     def __init__(self, trials: int, seed: int, space: Space) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # one line a trial is the tracker's business
         self.trials, self.seed, self.space = trials, seed, space
+        self._seen: tuple[int, list[FrozenTrial]] | None = None  # by the round that begins at a place
 
     @abstractmethod
     def __iter__(self) -> Iterator[tuple[int, Values]]:
@@ -43,7 +45,10 @@ class Trials(ABC):
 
     def point(self, place: int) -> Values:
         """The point of a place, once earlier rounds are done."""
-        return draw(self.space, self.rows(), self.seed, place)
+        start = round_of(place).start
+        if self._seen is None or self._seen[0] != start:
+            self._seen = start, earlier_rounds(self.space, self.rows(), place)
+        return draw_from(self._seen[1], self.space, self.seed, place)
 
 
 class KeptTrials(Trials):
@@ -84,10 +89,11 @@ class KeptTrials(Trials):
         if self.folder is None or not _file(self.folder, place).is_file():
             return None
         try:
-            row: TrialRow = read_json(_file(self.folder, place))
+            row = read_json(_file(self.folder, place))
         except FileError:
             return None
-        return row
+        whole = isinstance(row, dict) and row.keys() >= {"trial", "state", "val_nll", "values"}
+        return row if whole and row["trial"] == place else None
 
 
 def _file(folder: Path, place: int) -> Path:

@@ -22,7 +22,7 @@ def on_simplex(weights: Tensor) -> Tensor:
     positive = within(weights, low=0.0)
     first = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)[0]
     positive = torch.where(positive.sum() > 0, positive, first)
-    positive = positive / positive.detach().amax()  # their sum must not overflow
+    positive = positive / positive.detach().amax(dim=0)  # their sum must not overflow
     return positive / positive.sum()
 
 
@@ -35,7 +35,7 @@ def nearest_on_simplex(weights: Tensor) -> Tensor:
     """
     ordered = weights.sort(descending=True).values
     surplus = (ordered.cumsum(0) - 1) / torch.arange(1, len(weights) + 1, device=weights.device)
-    last = (ordered > surplus).sum(dim=0, keepdim=True).clamp(min=1) - 1
+    last = (ordered > surplus).sum(dim=0, keepdim=True).clamp(min=1) - 1  # no device is waited for
     return (weights - surplus.gather(0, last)).clamp(min=0)
 
 

@@ -6,12 +6,16 @@ import io
 import json
 import math
 import os
+import socket
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+
+_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}-"
 
 
 class FileError(ValueError):
@@ -23,7 +27,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Hand out a hidden neighbour to write to; it takes the place of ``path`` once the block succeeds.
 
     The content reaches the disk before the name does, so that a crash or a lost power supply leaves either
-    the old file or the new one. The neighbour carries the process id: ranks do not meet in it.
+    the old file or the new one. The neighbour carries the host and the process id: processes do not meet in it, also
+    where machines share the folder.
 
     Args:
         path: the file to appear.
@@ -38,7 +43,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = path.with_name(f".{path.name}.{_HOST}{os.getpid()}.part")
     try:
         yield aside
         _sync(aside)

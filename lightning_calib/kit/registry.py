@@ -133,6 +133,11 @@ def registering_modules() -> list[str]:
     return [name for name in _MODULES if name not in ("__main__", "__mp_main__")]  # Python itself runs these again
 
 
+def registered_in_script() -> bool:
+    """Whether the script that runs registered something itself: only processes that run it again know of it."""
+    return "__main__" in _MODULES
+
+
 def import_modules(names: list[str]) -> None:
     """Import the modules that registered something in the parent process."""
     for name in names:

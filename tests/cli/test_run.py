@@ -86,3 +86,21 @@ def test_a_wrong_option_is_refused(home, capsys):
     with pytest.raises(SystemExit):
         run(home, "--nonsense", "3")
     assert "nonsense" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(home, tmp_path, capsys):
+    names = ("--pipelines", "identity(z),ts(z)", "--calibration", str(tmp_path / "calibration"), "--dry_run", "true")
+    before = sorted(home.rglob("*"))
+    assert run(home, *names, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["jobs"] == 4 + 2 + (len(found["by_kind"]) - 3)  # searches, evaluations, maps that are not there yet
+    assert found["processor_seconds"] == pytest.approx(sum(found["by_kind"].values()))
+    assert found["wall_seconds"] > found["processor_seconds"] > 0
+    assert found["disk_free_bytes"] > found["disk_bytes"]
+    assert sorted(home.rglob("*")) == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_of_a_finished_run_has_nothing_to_measure(home, capsys):
+    assert run(home, "--pipelines", "identity(z),ms(z)", "--dry_run", "true") == 0
+    assert "nothing is left to compute" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline
+from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline, Stack
 from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
 from lightning_calib.experiment.results import Results
@@ -33,6 +33,17 @@ def test_the_mask_of_a_preserving_pipeline_is_the_pooled_argmax(name):
     ensemble = CalibratedEnsemble(Pipeline("z", randomized(name, 4, seed=0)))
     members = torch.randint(-1, 2, (1, 2, 4, 9, 9), generator=torch.Generator().manual_seed(0)).float()
     assert torch.equal(ensemble.calibrate(members).mask, members.mean(1).argmax(1))
+
+
+def test_the_mask_of_a_stack_follows_from_its_parts():
+    members = torch.randint(-1, 2, (1, 2, 4, 9, 9), generator=torch.Generator().manual_seed(0)).float()
+    parts = {name: randomized(name, 4, seed=0) for name in ("identity", "cms_ap", "ms")}
+    kept = Stack.of([parts["identity"], parts["cms_ap"]], [0.01, 0.99])
+    free = Stack.of([parts["identity"], parts["ms"]], [0.01, 0.99])
+    kept_result, free_result = (CalibratedEnsemble(Pipeline("z", stack)).calibrate(members) for stack in (kept, free))
+    assert torch.equal(kept_result.mask, members.mean(1).argmax(1))
+    assert torch.equal(free_result.mask, free_result.log_probs.argmax(1))
+    assert not torch.equal(free_result.mask, kept_result.mask)
 
 
 def test_the_mask_of_a_free_pipeline_is_the_calibrated_argmax():

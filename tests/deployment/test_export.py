@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from lightning_calib.calibrators import CALIBRATORS, Pipeline
+from lightning_calib.calibrators import CALIBRATORS, Pipeline, Stack
 from lightning_calib.deployment.export import export_program, save_onnx, save_program
 from lightning_calib.functional import experts, ordering, preservation
 from lightning_calib.functional.pooling import pool
@@ -26,6 +26,10 @@ def tied(shape, seed, dtype):
 
 def tying(name, **options):
     """A calibrator with random parameters, some of which put all classes on a level."""
+    if name == "stack":
+        return Stack.of(
+            [tying(part, **options) for part in ("identity", "cms_op", "ets", "lts_ti")], [0.1, 0.4, 0.2, 0.3]
+        )
     calibrator = randomized(name, 4, seed=1, scale=0.3, **options)
     with torch.no_grad():
         if name.startswith("cms"):
@@ -69,6 +73,7 @@ def assert_same(found, calibrator, pooled, where=None):
         ("ets", 3, torch.float16),
         ("lts", 2, torch.float32),
         ("cdc", 2, torch.float32),
+        ("stack", 2, torch.float16),
     ],
 )
 def test_onnx_of_a_calibrator(name, dims, dtype, tmp_path):

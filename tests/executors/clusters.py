@@ -11,14 +11,14 @@ NODE = {"num_cpus": 1, "object_store_memory": 100 * 10**6}
 
 
 @contextmanager
-def cluster(nodes: int = 2) -> Iterator[Any]:
-    """A cluster of nodes with one CPU each, the first one its head."""
+def cluster(nodes: int = 2, head_cpus: int = 1) -> Iterator[Any]:
+    """A cluster of nodes with one CPU each, the first one its head; one without a CPU does no jobs."""
     set_defaults()
     from ray.cluster_utils import Cluster
 
     made = Cluster()
     try:
-        persist(lambda: made.add_node(**NODE, include_dashboard=False))
+        persist(lambda: made.add_node(**(NODE | {"num_cpus": head_cpus}), include_dashboard=False))
         for _ in range(nodes - 1):
             persist(lambda: made.add_node(**NODE))
         yield made

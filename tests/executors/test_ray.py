@@ -61,6 +61,14 @@ def test_deaths_and_failures_are_reported_with_their_logs_and_the_others_finish(
     assert captured.err.count("killed: its worker died") == 2
 
 
+def test_paths_begin_where_the_driver_is(two_nodes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with RayExecutor(two_nodes.address) as executor:
+        (outcome,) = executor.run(["a"], partial(speak, Path(".")))
+    assert outcome.error is None
+    assert (tmp_path / "a.txt").is_file()
+
+
 def test_a_lost_node_takes_no_job_with_it(two_nodes, tmp_path):
     doomed = persist(lambda: two_nodes.add_node(**NODE))
     jobs = [0, 1, 2, 3]
@@ -213,3 +221,9 @@ def test_what_the_memory_monitor_kills_is_not_tried_for_ever(two_nodes, tmp_path
     assert outcome.error.startswith(
         "OutOfMemoryError in each of 2 attempts: 1 worker(s) were killed due to the node running"
     )
+
+
+def test_what_a_script_registers_itself_is_refused_before_anything_starts(two_nodes):
+    line = [sys.executable, "-m", "tests.executors.script", two_nodes.address]
+    done = subprocess.run(line, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert "put that into a module which they can import" in done.stderr

@@ -6,13 +6,15 @@ from lightning_calib.calibrators import PAPER_PIPELINES
 from lightning_calib.experiment.cost import Cost, cost_of, modelled, pending
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import CalibratorRates, Rates, measure
-from lightning_calib.experiment.schedule import Chain, finish_time
+from lightning_calib.experiment.schedule import finish_time
 from lightning_calib.experiment.workload import PASSES, Extent, Model
 from lightning_calib.solvers.stream import KEPT_BYTES
 from tests.experiment.settings import run_small, small_experiment
 from tests.experiment.synthetic import write_outputs
 
-MS = CalibratorRates("newton", prepare=2e-6, first=1e-6, each=3e-6, step=0.5, judge=4e-6, score=5e-6, kept=100.0)
+MS = CalibratorRates(
+    "newton", prepare=2e-6, first=1e-6, each=3e-6, begin=3.0, step=0.5, judge=4e-6, score=5e-6, kept=100.0
+)
 LTS = CalibratorRates("adam", each=7e-6, judge=1e-6, score=9e-6)
 RATES = Rates(
     {"identity": CalibratorRates("", judge=1e-6, score=2e-6), "ms": MS, "ts": MS, "lts": LTS},
@@ -26,75 +28,87 @@ RATES = Rates(
 EXTENT = Extent(3, 10**6, cal=1e6, val=2e6, test=4e6, pooled={"z": 7 * 10**6, "p0": 0}, distances=5 * 10**6)
 
 
-def model(names, extent=EXTENT, split=False, **settings):
-    return Model(Experiment("nowhere", names, repeats=1, **settings), extent, RATES, split)
+def model(names, extent=EXTENT, **settings):
+    return Model(Experiment("nowhere", names, repeats=1, **settings), extent, RATES)
 
 
-def search_seconds(names, **options):
-    made = model([names], **options)
-    return made.search(made.experiment.jobs[0]).seconds
+def search_of(name, **options):
+    made = model([name], **options)
+    return made.search(made.experiment.jobs[0])
 
 
 def test_a_pipeline_without_parameters_is_judged_and_written():
-    assert search_seconds("identity(z)") == pytest.approx(1.0 + 2 * 2e6 * 1e-6)
+    assert search_of("identity(z)").seconds == pytest.approx(1.0 + 2e6 * 1e-6)
 
 
 def test_a_search_by_newton_is_the_sum_of_its_passes():
-    passes, trials = PASSES["ms"], 20
-    around = 1.0 + 2 * 2e6 * 1e-6
-    prepare = 3e6 * 2e-6
+    passes, around, prepare = PASSES["ms"], 1.0 + 2e6 * 1e-6, 3e6 * 2e-6
 
     def fit(count):
-        return 1e6 * 1e-6 + count * (passes.share * 3e-6 * 1e6 + 0.5) + 4e-6 * 2e6
+        return 1e6 * 1e-6 + count * passes.share * 3e-6 * 1e6 + 3.0 + (count - 1) * 0.5 + 4e-6 * 2e6
 
-    expected = around + prepare + fit(passes.first) + (trials + 1) * fit(passes.trial)
-    assert search_seconds("ms(z)", trials=trials) == pytest.approx(expected)
+    piece, first, trial = search_of("ms(z)", trials=20), fit(passes.first), fit(passes.trial)
+    assert piece.seconds == pytest.approx(prepare + around + first + 20 * trial + around + trial)
+    alone = (prepare + first + trial, prepare + trial, prepare + around + trial)
+    assert [len(tasks) for tasks in piece.rounds] == [10, 5, 5, 1]
+    assert [tasks[0] for tasks in piece.rounds] == pytest.approx([alone[0], alone[1], alone[1], alone[2]])
 
 
 def test_voxels_beyond_the_memory_of_a_search_are_prepared_in_every_pass():
     large = Extent(3, 10**6, 2 * KEPT_BYTES / 100, 0.0, 0.0, {}, 0)
-    passes = PASSES["ts"].first
-    again = 2 * passes * 2e-6 * KEPT_BYTES / 100  # the trial and the selected fit
-    kept = 2e-6 * KEPT_BYTES / 100
-    rest = 1.0 + 2 * (1e-6 * large.cal + passes * (3e-6 * large.cal + 0.5))
-    assert search_seconds("ts(z)", extent=large) == pytest.approx(again + kept + rest)
+    passes, room = PASSES["ts"].first, KEPT_BYTES / 100
+    rest = 1.0 + 1e-6 * large.cal + passes * 3e-6 * large.cal + 3.0 + (passes - 1) * 0.5
+    assert search_of("ts(z)", extent=large).seconds == pytest.approx(2e-6 * room * (1 + passes) + rest)
 
 
 def test_adam_takes_as_many_epochs_as_it_is_given_at_most():
-    few, many = (search_seconds("lts(z)", lts_trials=2, lts_epochs=epochs) for epochs in (1, 300))
-    assert few == pytest.approx(1.0 + 4.0 + 3 * (7e-6 * 1e6 + 1e-6 * 2e6))
-    assert 20 * few < many <= 300 * few
+    few, many = (search_of("lts(z)", lts_trials=2, lts_epochs=epochs).seconds for epochs in (1, 300))
+    assert few == pytest.approx(2 * (1.0 + 2.0) + 3 * (7e-6 * 1e6 + 1e-6 * 2e6))
+    assert 5 * few < many <= 300 * few
 
 
-def test_splitting_a_search_changes_its_length_on_many_workers_alone():
-    whole, split = (model(["ms(z)"], split=split).search(FitJob(0, "ms(z)")) for split in (False, True))
-    assert [len(tasks) for tasks in split.rounds] == [1, 10, 5, 5, 1]
-    assert split.longest < whole.longest / 3
-    repeated = 21 * 3e6 * 2e-6  # every task prepares its voxels
-    assert split.seconds == pytest.approx(whole.seconds + repeated)
-
-
-def test_jobs_are_handed_out_longest_first_in_three_stages():
-    made = model(["identity(p0)", "ts(z)", "lts(z)", "ms(z)"])
+def test_stages_follow_each_other_and_slow_searches_come_first():
+    made = model(["identity(p0)", "ts(z)", "ms(z)", "lts(z)"])
     cost = modelled(made, made.experiment.jobs, made.experiment.jobs)
     assert [piece.stage for piece in cost.pieces] == ["pooling"] * 2 + ["search"] * 4 + ["evaluation"] * 2
-    lengths = [chain.longest for chain in cost.chains("search")]
-    assert lengths == sorted(lengths, reverse=True)
-    assert cost.wall(1) == pytest.approx(5.0 + cost.seconds)
-    longest = sum(max(chain.longest for chain in cost.chains(s)) for s in ("pooling", "search", "evaluation"))
-    assert cost.wall(100) == pytest.approx(5.0 + longest)
+    assert [piece.kind for piece in cost.pieces[2:6]] == ["lts", "identity", "ts", "ms"]
+    assert cost.wall(1) == pytest.approx(5.0 + cost.seconds, rel=1e-6)
     assert cost.disk == 4 * (3 * 7 * 10**6 + 5 * 10**6)
+    assert cost.memory > RATES.memory
 
 
-@pytest.mark.parametrize(("workers", "seconds"), [(1, 21.0), (2, 12.0), (3, 9.0), (50, 9.0)])
-def test_lengths_on_workers(workers, seconds):
-    chains = [
-        Chain("a", ((9.0,),)),
-        Chain("b", ((1.0,), (2.0, 2.0), (1.0,))),
-        Chain("c", ((3.0,),)),
-        Chain("d", ((3.0,),)),
-    ]
-    assert finish_time(chains, workers) == seconds
+def test_trials_are_shared_out_where_workers_are_left_over():
+    made = model(["identity(p0)", "ts(z)", "ms(z)", "lts(z)"])
+    cost = modelled(made, made.experiment.jobs, [])
+    whole = {piece.kind: piece.seconds for piece in cost.pieces}
+    lts = cost.pieces[2].rounds
+    assert cost.steps(1)[1] == [whole[kind] for kind in ("lts", "identity", "ts", "ms")]
+    assert cost.steps(3)[1] == [*lts[0], *(whole[kind] for kind in ("identity", "ts", "ms"))]
+    assert [len(step) for step in cost.steps(9)[1:]] == [10 + 1 + 1 + 10, 5 + 5, 5 + 5, 1 + 1]
+    assert cost.wall(9) < cost.wall(3) < cost.wall(1)
+    least = sum(max(step) for step in cost.steps(100))
+    assert cost.wall(100) == cost.wall(1000) == pytest.approx(5.0 + least)
+
+
+def test_evaluations_are_cut_into_shards():
+    large = Extent(3, 10**6, 1e6, 1e6, 10 * 2.0**22, {}, 0)
+    made = model(["identity(z)", "ts(z)"], extent=large)
+    (piece,) = modelled(made, [], made.experiment.jobs).pieces
+    assert [len(tasks) for tasks in piece.rounds] == [10, 1]
+    assert piece.seconds == pytest.approx(2.0 + (2e-6 + 5e-6) * large.test)
+    assert sum(piece.rounds[0]) == pytest.approx(10 * 2.0 + (2e-6 + 5e-6) * large.test)
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 15.0), (2, 9.0), (3, 9.0), (4, 9.0), (50, 9.0)])
+def test_tasks_go_to_the_first_worker_that_is_free(workers, seconds):
+    assert finish_time([9.0, 1.0, 3.0, 2.0], workers) == seconds
+
+
+def test_the_order_of_tasks_matters():
+    assert (finish_time([1.0, 1.0, 4.0], 2), finish_time([4.0, 1.0, 1.0], 2)) == (5.0, 4.0)
+    assert finish_time([], 3) == 0.0
+    with pytest.raises(ValueError, match="at least 1"):
+        finish_time([1.0], 0)
 
 
 def test_what_is_done_costs_nothing(tmp_path):

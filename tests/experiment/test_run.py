@@ -128,6 +128,15 @@ def test_maps_are_made_once_and_before_the_fits(tmp_path):
     assert store_maps == [f"{case_id}.safetensors" for case_id in store.case_ids]
 
 
+def test_leftovers_of_what_is_done_are_swept_away(small_outputs, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "c")
+    for folder in ("repeats/0/ms-z/trials-0123456789abcdef", "repeats/1/evaluation"):
+        (tmp_path / "c" / folder).mkdir()
+        (tmp_path / "c" / folder / "0.json").touch()
+    run_small(small_outputs, tmp_path / "c")
+    assert_same_files(tmp_path / "c", finished)
+
+
 def kill(outputs: Path, folder: Path, kills: int) -> None:
     """Run with so many kills, all of which strike."""
     command = [sys.executable, "-m", "tests.experiment.killing", str(outputs), str(folder), str(kills), "0"]

@@ -64,6 +64,11 @@ def test_every_section_is_there_with_its_pictures(report, page):
         assert (report.parent / name).stat().st_size > 500
 
 
+def test_the_page_says_what_the_groups_of_the_parts_allow_to_conclude(page):
+    assert "groups in cal / val / test: group" in page
+    assert "(group)" in page.split("groups in cal / val / test: group")[1]
+
+
 def test_nothing_is_asked_of_the_network(page):
     parsed = Page(page)
     assert all(address.startswith(("#", "data:")) for address in parsed.addresses)

@@ -6,6 +6,7 @@ from pathlib import Path
 from lightning_calib.outputs.doctor.finding import Finding, Severity, has_errors
 from lightning_calib.outputs.doctor.images import Hashes, duplicates, leak, record_images, recorded_images
 from lightning_calib.outputs.doctor.labels import Agreement, Twins, label_range
+from lightning_calib.outputs.doctor.lookalikes import Lookalikes
 from lightning_calib.outputs.doctor.sample import take_sample
 from lightning_calib.outputs.doctor.scores import CHECKS, Check
 from lightning_calib.outputs.store import OutputStore
@@ -76,7 +77,7 @@ def examine(
 def _examine_cases(store: OutputStore, case_ids: list[str], voxels: int | None, seed: int) -> list[Finding]:
     checks = (*CHECKS, _LABELS)
     seen: dict[str, dict[str, str]] = {check.name: {} for check in checks}
-    agreement, twins = Agreement(store.manifest), Twins(store.manifest)
+    agreement, twins, alike = Agreement(store.manifest), Twins(store.manifest), Lookalikes(store)
     for case_id in case_ids:
         sample = take_sample(store[case_id], voxels, seed)
         for check in checks:
@@ -84,9 +85,10 @@ def _examine_cases(store: OutputStore, case_ids: list[str], voxels: int | None, 
                 seen[check.name][case_id] = evidence
         agreement.add(sample)
         twins.add(sample)
+        alike.add(sample.case)
     found = [check.finding(seen[check.name]) for check in checks if seen[check.name]]
-    same = twins.finding()
-    return [*found, *agreement.findings(), *([same] if same is not None else [])]
+    whole = [finding for finding in (twins.finding(), alike.finding()) if finding is not None]
+    return [*found, *agreement.findings(), *whole]
 
 
 def _drawn(case_ids: tuple[str, ...], count: int | None, seed: int) -> list[str]:

@@ -61,7 +61,7 @@ def take_sample(case: StoredCase, voxels: int | None, seed: int) -> Sample:
     target = case.target.flatten()
     many = runs(case, None if voxels is None else LABELS * voxels, seed)[0]
     valid = torch.ones(len(index), dtype=torch.bool) if case.valid is None else case.valid.flatten()[index]
-    return Sample(case, index, run, _maps(case).flatten(2)[..., index].float(), target[index], valid, target[many])
+    return Sample(case, index, run, score_maps(case).flatten(2)[..., index].float(), target[index], valid, target[many])
 
 
 def runs(case: StoredCase, voxels: int | None, seed: int) -> tuple[Tensor, int]:
@@ -82,7 +82,7 @@ def view_scores(sample: Sample, axes: tuple[int, int] | None = None, flip: int |
         axes: two axes of ``(M, C, *S)``, of equal length.
         flip: an axis of ``S``.
     """
-    maps = _maps(sample.case)
+    maps = score_maps(sample.case)
     place: list[Tensor] = list(torch.unravel_index(sample.index, sample.case.shape))
     if flip is not None:
         place[flip] = sample.case.shape[flip] - 1 - place[flip]
@@ -91,7 +91,7 @@ def view_scores(sample: Sample, axes: tuple[int, int] | None = None, flip: int |
     return swapped[index].float()
 
 
-def _maps(case: StoredCase) -> Tensor:
+def score_maps(case: StoredCase) -> Tensor:
     """Scores ``(M, C, *S)``, mapped; pooled maps stand for members where there are no others."""
     if (logits := case.logits) is not None:
         return logits

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lightning_calib import __version__
+from lightning_calib.report.division import LevelCounts, conclusion, count_groups
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import format_count
 from lightning_calib.report.section import Section
@@ -16,8 +17,10 @@ def provenance(inputs: Inputs) -> Section:
     """Facts that let someone else make the same report."""
     settings = dict(inputs.results.settings)
     versions = settings.pop("versions", {})
+    counts = _groups(inputs)
     data = {
-        "facts": _facts(inputs),
+        "facts": [*_facts(inputs), *((f"groups in cal / val / test: {c.level}", c.text) for c in counts)],
+        "division": conclusion(counts),
         "versions": versions,
         "here": {"lightning_calib": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": json.dumps(settings, indent=2, ensure_ascii=False),
@@ -25,6 +28,18 @@ def provenance(inputs: Inputs) -> Section:
     }
     lead = "The same settings and versions on the same outputs give the same numbers."
     return Section("provenance", "How it was made", lead, template="provenance.html", data=data)
+
+
+def _groups(inputs: Inputs) -> list[LevelCounts]:
+    """Groups of the parts at each level; none without the store, which knows them, or the splits."""
+    results, store = inputs.results, inputs.store
+    try:
+        splits = [results.split(repeat) for repeat in results.repeats]
+    except OSError:
+        return []
+    if store is None or not splits or not all(case in store for split in splits for p in split.values() for case in p):
+        return []
+    return [count_groups(level, store.groups_at(level), splits) for level in store.group_levels]
 
 
 def _facts(inputs: Inputs) -> list[tuple[str, str]]:
