@@ -13,10 +13,16 @@ from lightning_calib.outputs.writer import OutputWriter
 SHAPE, CLASSES = (12, 12), ["rest", "disc", "rod"]
 
 
-def write_groups(folder: Path, temperatures: list[float], cases: int = 2) -> OutputStore:
-    """A store of two members whose logits are too large by a factor of their own in each group."""
-    groups = {f"g{g:02d}-{case}": f"g{g:02d}" for g in range(len(temperatures)) for case in range(cases)}
-    writer = OutputWriter(folder, "toy", CLASSES, 2, [Member("0"), Member("1")], background=0, groups=groups)
+def write_groups(folder: Path, temperatures: list[float], cases: int = 2, torn: bool = False) -> OutputStore:
+    """A store of two members whose logits are too large by a factor of their own in each group.
+
+    Groups are sites; where they are ``torn``, divisions keep nothing whole but patients, of one case each.
+    """
+    sites = {f"g{g:02d}-{case}": f"g{g:02d}" for g in range(len(temperatures)) for case in range(cases)}
+    groups = {case_id: (site, case_id) if torn else (site,) for case_id, site in sites.items()}
+    levels = ("site", "patient") if torn else ("site",)
+    how = {"background": 0, "groups": groups, "group_levels": levels, "group_level": levels[-1]}
+    writer = OutputWriter(folder, "toy", CLASSES, 2, [Member("0"), Member("1")], **how)
     for number, case_id in enumerate(groups):
         generator = torch.Generator().manual_seed(number)
         truth = 2 * torch.randn(3, *SHAPE, generator=generator)

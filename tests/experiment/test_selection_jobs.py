@@ -9,6 +9,7 @@ from lightning_calib.experiment import layout, selection_jobs
 from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.selection import choose, select_by_groups
 from lightning_calib.experiment.selection_jobs import SelectionJob, group_level, pending_selections, selection_hash
+from lightning_calib.experiment.selection_records import read_selection
 from lightning_calib.experiment.work import Work
 from tests.experiment.grouped import grouped_experiment, run_grouped, write_groups
 from tests.experiment.test_run import assert_same_files
@@ -116,6 +117,16 @@ def test_the_level_of_groups(outputs, tmp_path):
         selection_hash(grouped_experiment(outputs.path, group_level=level), SelectionJob(0)) for level in (None, "case")
     }
     assert len(hashes) == 2
+
+
+def test_groups_that_the_partition_tears_apart_are_told(tmp_path):
+    store = write_groups(tmp_path / "outputs", [2.0] * 6, cases=3, torn=True)
+    work = Work(grouped_experiment(store.path, tmp_path), tmp_path)
+    selection_jobs.selection_job(work, SelectionJob(0))
+    record = read_selection(layout.selection_folder(tmp_path, 0))
+    assert record.level == "site"
+    assert not record.unseen
+    assert set(record.test_groups.values()) <= {f"g{number:02d}" for number in range(6)}
 
 
 def test_the_paper_selects_nothing_by_groups(outputs, tmp_path):
