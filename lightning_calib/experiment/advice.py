@@ -206,14 +206,16 @@ def verdict(advice: GroupAdvice) -> str:
         return f"Deploy {a.pipeline}: no repeat has judged the selection"
     where = "on groups that it had not seen" if a.unseen else "on test cases"
     gaining = sum(gain > 0 for gain in a.by_group.values())
+    verb, sign = ("saves", 1) if a.gain.mean >= 0 else ("LOSES", -1)
+    low, high = sorted((sign * a.gain.low, sign * a.gain.high))
     told = [
-        f"Deploy {a.pipeline}: {where} the selection {'saves' if a.gain.mean >= 0 else 'LOSES'} "
-        f"{abs(a.gain.mean):.4f} NLL (gain {a.gain.mean:.4f} [{a.gain.low:.4f}, {a.gain.high:.4f}])",
+        f"Deploy {a.pipeline}: {where} the selection {verb} {abs(a.gain.mean):.4f} NLL [{low:.4f}, {high:.4f}]",
         f"{gaining} of {len(a.by_group)} groups gain",
         f"the worst, {a.worst_group}, by {a.worst_gain:.4f}",
     ]
     if a.loss_probability is not None:
-        told.append(f"a new group loses with probability {a.loss_probability:.0%}")
+        risk = "below 1 %" if a.loss_probability < 0.01 else f"{100 * a.loss_probability:.0f} %"
+        told.append(f"probability that a new group loses: {risk}")
     return "; ".join(told)
 
 
