@@ -7,6 +7,7 @@ Every data set is divided many times by whole groups into cal, val and test. Met
 that they work on does not hold the test cases. A division that was done is not done again.
 """
 
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -88,7 +89,7 @@ def main(
         seed: seed of divisions and searches.
         gains: data sets on which the second bar is judged.
         results: where results go; ``<runs>/regret`` by default.
-        document: a page that gets the figures between its two marks.
+        document: a page that gets the figures between its two marks, and the picture in its folder ``images``.
     """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*exactly the logits of their neighbour.*")
@@ -107,6 +108,8 @@ def main(
     if document is not None:
         before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
         write_text(document, f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        (document.parent / "images").mkdir(exist_ok=True)
+        shutil.copyfile(results / "regret.png", document.parent / "images" / "regret.png")
 
 
 if __name__ == "__main__":
