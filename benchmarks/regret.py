@@ -23,6 +23,7 @@ from lightning_calib.experiment.advice import Preserve
 from lightning_calib.kit.files import digest, read_json, write_json, write_text
 
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+PICTURE = "![NLL of every division above or below that of identity(p), by method, a panel a data set](images/regret.png)"
 
 
 def settle(small: Small, number: int, method: str, options: Options, folder: Path) -> None:
@@ -107,7 +108,7 @@ def main(
     write_text(results / "figures.md", text)
     if document is not None:
         before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
-        write_text(document, f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        write_text(document, f"{before}{BEGIN}\n{PICTURE}\n\n{text}\n{END}{rest.partition(END)[2]}")
         (document.parent / "images").mkdir(exist_ok=True)
         shutil.copyfile(results / "regret.png", document.parent / "images" / "regret.png")
 
