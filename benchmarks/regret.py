@@ -23,7 +23,9 @@ from lightning_calib.experiment.advice import Preserve
 from lightning_calib.kit.files import digest, read_json, write_json, write_text
 
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
-PICTURE = "![NLL of every division above or below that of identity(p), by method, a panel a data set](images/regret.png)"
+PICTURE = (
+    "![NLL of every division above or below that of identity(p), by method, a panel a data set](images/regret.png)"
+)
 
 
 def settle(small: Small, number: int, method: str, options: Options, folder: Path) -> None:
