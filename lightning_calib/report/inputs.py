@@ -133,6 +133,8 @@ class Inputs:
     @property
     def selected(self) -> GroupAdvice | None:
         """What selection by groups advises; None where the run chose otherwise."""
+        if not self.results.selects_by_groups:
+            return None
         try:
             return selected_advice(self.results.summary, self.preserve)
         except ValueError as problem:
