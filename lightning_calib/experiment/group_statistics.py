@@ -101,7 +101,7 @@ def groups_needed(differences: Floats, folds: int, alpha: float) -> int | None:
 
     Example:
         >>> groups_needed(np.array([-0.2, -0.1, 0.3, -0.1, -0.2]), folds=5, alpha=0.05)
-        67
+        73
         >>> groups_needed(np.array([0.2, 0.1]), folds=2, alpha=0.05) is None
         True
     """
