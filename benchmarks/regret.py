@@ -7,6 +7,7 @@ Every data set is divided many times by whole groups into cal, val and test. Met
 that they work on does not hold the test cases. A division that was done is not done again.
 """
 
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -22,6 +23,9 @@ from lightning_calib.experiment.advice import Preserve
 from lightning_calib.kit.files import digest, read_json, write_json, write_text
 
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+PICTURE = (
+    "![NLL of every division above or below that of identity(p), by method, a panel a data set](images/regret.png)"
+)
 
 
 def settle(small: Small, number: int, method: str, options: Options, folder: Path) -> None:
@@ -88,7 +92,7 @@ def main(
         seed: seed of divisions and searches.
         gains: data sets on which the second bar is judged.
         results: where results go; ``<runs>/regret`` by default.
-        document: a page that gets the figures between its two marks.
+        document: a page that gets the figures between its two marks, and the picture in its folder ``images``.
     """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*exactly the logits of their neighbour.*")
@@ -106,7 +110,9 @@ def main(
     write_text(results / "figures.md", text)
     if document is not None:
         before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
-        write_text(document, f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        write_text(document, f"{before}{BEGIN}\n{PICTURE}\n\n{text}\n{END}{rest.partition(END)[2]}")
+        (document.parent / "images").mkdir(exist_ok=True)
+        shutil.copyfile(results / "regret.png", document.parent / "images" / "regret.png")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #   LIGHTNING_CALIB_DATA=data RUNS=runs MEMBERS=2 sh benchmarks/regret_outputs.sh [hippocampus camvid massroads_crops nuclei]
 # Trainings are shorter and crops smaller than the configs', on purpose: what is compared is how calibrators are chosen.
 # An interrupted script goes on where it stopped.
-set -eu
+set -euf # no file names in place of [96,128]
 DATA=${LIGHTNING_CALIB_DATA:-data} RUNS=${RUNS:-runs} MEMBERS=${MEMBERS:-2} PARALLEL=${PARALLEL:-1}
 PYTHON=${PYTHON:-python}
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

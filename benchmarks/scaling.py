@@ -110,7 +110,7 @@ def paper(folder: Path) -> None:
     print(markdown(("data set", "workers", "hours, whole jobs", "hours, as `run` cuts them", "ratio"), table))
     for data, cost in costs.items():
         print(f"{data.name}: {limit(cost)}")
-    draw({data.name: cost for data, cost in costs.items()}).savefig(folder / "scaling.png", dpi=120)
+    draw(lines).savefig(folder / "scaling.png", dpi=120)
 
 
 def _row(data: DataSet, cost: Cost) -> tuple[str, ...]:
@@ -149,17 +149,23 @@ def limit(cost: Cost) -> str:
     )
 
 
-def draw(costs: dict[str, Cost]) -> Figure:
-    """Hours against workers, both scales logarithmic."""
+def draw(lines: list[tuple[str, int, float, float]]) -> Figure:
+    """Hours against workers, both scales logarithmic, of the rows of ``scaling.csv``."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for number, (name, cost) in enumerate(costs.items()):
-        colour = f"C{number}"
-        axes.plot(WORKERS, [cost.wall(w) / HOUR for w in WORKERS], "o-", color=colour, label=name)
-        axes.plot(WORKERS, [whole(cost, w) / HOUR for w in WORKERS], ":", color=colour)
-        axes.plot(WORKERS, [cost.seconds / w / HOUR for w in WORKERS], "-", color=colour, alpha=0.25)
+    for number, name in enumerate(dict.fromkeys(line[0] for line in lines)):
+        rows = [(workers, one / HOUR, cut / HOUR) for other, workers, one, cut in lines if other == name]
+        workers, ones, cuts = zip(*rows, strict=True)
+        axes.plot(workers, cuts, "o-", color=f"C{number}", label=name)
+        axes.plot(workers, ones, ":", color=f"C{number}")
+        axes.plot(workers, [cuts[0] / count for count in workers], "-", color=f"C{number}", alpha=0.25)
+    for style, text in (({"ls": ":"}, "if no job were cut"), ({"alpha": 0.25}, "if nobody waited")):
+        axes.plot([], [], color="black", label=text, **style)
     axes.set(xscale="log", yscale="log", xlabel="workers of one core", ylabel="hours")
-    axes.set_title("The paper's experiment by the model: as run cuts jobs; dotted: whole jobs; pale: no waiting at all")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_title("The paper's experiment at full size, by the model")
+    axes.grid(alpha=0.2)
     axes.legend()
     return figure
 

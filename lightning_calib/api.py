@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, Identity, build
 from lightning_calib.experiment import plan, results
-from lightning_calib.experiment.advice import Preserve, Recommendation
+from lightning_calib.experiment.advice import GroupAdvice, Preserve, Recommendation, selected_advice
 from lightning_calib.experiment.comparisons import compared
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.summary import paired_comparisons
@@ -176,9 +176,11 @@ class Results(results.Results):
         ]
         return pd.DataFrame(rows)
 
-    def recommend(self, preserve: Preserve = "order", translation_invariant: bool = True) -> Recommendation:
-        """Which pipeline to deploy: chosen on ``val``, judged on ``test``."""
-        return recommend(self, preserve, translation_invariant)
+    def recommend(
+        self, preserve: Preserve = "order", translation_invariant: bool = True
+    ) -> Recommendation | GroupAdvice:
+        """Which pipeline to deploy: chosen on ``val``, or by groups where the run selected so; judged on ``test``."""
+        return selected_advice(self.summary, preserve) or recommend(self, preserve, translation_invariant)
 
     @property
     def store(self) -> OutputStore:
@@ -191,11 +193,11 @@ class Results(results.Results):
 
         return build_report(self.folder, None, self.folder.resolve().parent / "report", preserve)
 
-    def deploy(self, pipeline: str, folder: str | Path | None = None, **options: Any) -> "CalibratedEnsemble":
+    def deploy(self, pipeline: str | None, folder: str | Path | None = None, **options: Any) -> "CalibratedEnsemble":
         """Fit a pipeline for the last time, write the deployed folder and load it.
 
         Args:
-            pipeline: name such as ``ts(p)``.
+            pipeline: name such as ``ts(p)``; None for the recommended one.
             folder: where to; by default ``deployed`` beside the results.
             **options: further arguments of :func:`lightning_calib.deployment.deploy.deploy`.
         """

@@ -73,6 +73,7 @@ def test_the_benchmark_runs_goes_on_and_fills_a_page(outputs, tmp_path, capsys):
     assert text.startswith("words\n")
     assert text.endswith("more\n")
     assert "old" not in text
+    assert (tmp_path / "images" / "regret.png").is_file()
     assert "2: toy, keeps 90 % of the best gain" in text
     rows = pd.read_csv(tmp_path / "runs" / "regret" / "rows.csv")
     ts, nothing = (rows[rows.method == method].nll.mean() for method in ("ts", "nothing"))

@@ -7,7 +7,6 @@ from lightning_calib.deployment.deploy import deploy as write_deployment
 from lightning_calib.deployment.folder import CARD
 from lightning_calib.deployment.refit import Cases
 from lightning_calib.experiment.advice import Preserve
-from lightning_calib.experiment.recommend import recommend as choose
 from lightning_calib.experiment.results import Results
 from lightning_calib.outputs.store import OutputStore
 
@@ -37,10 +36,9 @@ def deploy(
         json: print what was written as JSON.
     """
     results = Results(calibration)
-    name = pipeline or choose(results, preserve).pipeline
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"
-    written = write_deployment(results, store, folder, name, cases, repeat, networks)
+    written = write_deployment(results, store, folder, pipeline, cases, repeat, networks, preserve)
     if json:
         facts = {"deployed": str(folder), "pipeline": written.pipeline, "images": written.network is not None}
         print(json_format.dumps(facts | {"estimate": written.estimate}))

@@ -4,14 +4,21 @@ import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 
-from lightning_calib.experiment.advice import Preserve, Recommendation, describe, stored_advice
+from lightning_calib.experiment.advice import (
+    Preserve,
+    Recommendation,
+    describe,
+    describe_groups,
+    stored_advice,
+    stored_group_advice,
+)
 from lightning_calib.kit.files import plain
 
 
 def recommend(
     calibration: Path, preserve: Preserve = "order", translation_invariant: bool = True, json: bool = False
 ) -> int:
-    """Name the pipeline to deploy under a constraint: chosen on val alone, judged on test.
+    """Name the pipeline to deploy under a constraint: chosen on val alone, or by groups, judged on test.
 
     Args:
         calibration: folder that calibrate.py run wrote, such as runs/camvid/calibration.
@@ -19,6 +26,10 @@ def recommend(
         translation_invariant: take only pipelines to which shifts of the logits do not matter.
         json: print the recommendation as JSON.
     """
+    selected = stored_group_advice(calibration, preserve)
+    if selected is not None:
+        print(json_format.dumps(plain(asdict(selected), digits=10)) if json else describe_groups(selected))
+        return 0
     stored = stored_advice(calibration, preserve) if translation_invariant else None
     found, repeats = stored or _computed(calibration, preserve, translation_invariant)
     print(json_format.dumps(plain(asdict(found), digits=10)) if json else describe(found, repeats))

@@ -11,7 +11,7 @@ from rich.console import Console
 from lightning_calib.cli.cost import show_cost
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
-from lightning_calib.experiment.advice import Preserve, describe
+from lightning_calib.experiment.advice import Preserve, describe, describe_groups, selected_advice
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.results import Results
@@ -81,7 +81,11 @@ def run(
     )
     if json:
         facts = {"calibration": str(planned.folder), "report": str(page) if report else None}
-        print(json_format.dumps(facts | {key: results.summary[key] for key in ("recommendation", "failures")}))
+        print(
+            json_format.dumps(
+                facts | {key: results.summary[key] for key in ("recommendation", "selection", "failures")}
+            )
+        )
     else:
         show(results, preserve, page if report else None)
     return 1 if results.summary["failures"] else 0
@@ -91,14 +95,24 @@ def show(results: Results, preserve: Preserve, page: Path | None = None) -> None
     """Print the main table, the recommendation, failures, and where everything is."""
     console = Console(soft_wrap=True, highlight=False)
     console.print(table_text(results), markup=False)
-    if results.summary["recommendation"][preserve] is not None:
-        console.print(describe(recommend(results, preserve), len(results.repeats)), markup=False)
+    if (advice := advice_text(results, preserve)) is not None:
+        console.print(advice, markup=False)
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
-        console.print(f"FAILED {failure.pipeline} in repeat {failure.repeat}: {reason}", markup=False)
+        console.print(f"FAILED {failure.pipeline} in {failure.place}: {reason}", markup=False)
     console.print(f"results: {results.folder}", markup=False)
     if page is not None:
         console.print(f"report:  {page}", markup=False)
+
+
+def advice_text(results: Results, preserve: Preserve) -> str | None:
+    """What to deploy; None where nothing qualifies, or the selection failed."""
+    if results.selects_by_groups:
+        selected = results.summary["selection"][preserve] and selected_advice(results.summary, preserve)
+        return describe_groups(selected) if selected else None
+    if results.summary["recommendation"][preserve] is None:
+        return None
+    return describe(recommend(results, preserve), len(results.repeats))
 
 
 def table_text(results: Results) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning_calib.calibrators import Pipeline
 from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
+from lightning_calib.experiment.advice import describe_groups, selected_advice
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.files import atomic_path, write_text
 from lightning_calib.kit.tables import Table
@@ -41,8 +42,7 @@ def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
         _KEEPS[pipeline.preserves]
         + (" Shifts of the logits change nothing." if pipeline.translation_invariant else ""),
         "## Expected performance",
-        _performance(results),
-        score_table(deployment, results),
+        *(_selected(deployment, results) or (_performance(results), score_table(deployment, results))),
         f"![Reliability diagram]({DIAGRAM})",
         "## What it is",
         _facts(deployment),
@@ -54,6 +54,27 @@ def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
         "`calibrate.py apply --guard` trusts the calibrator less on cases that lie outside them.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _selected(deployment: Deployment, results: Results) -> tuple[str, ...]:
+    """What is known of a pipeline that was selected by groups; nothing where it was chosen otherwise."""
+    if "selection" not in deployment.fit:
+        return ()
+    advice = selected_advice(results.summary, deployment.fit["selection"]["preserve"])
+    assert advice is not None
+    about = (
+        "Selected by groups. The figures judge the procedure, not only its result: in each repeat the selection was "
+        "made anew on some groups and judged on test cases of others."
+    )
+    told = "\n".join(f"- {line}" for line in describe_groups(advice).splitlines())
+    if not advice.scores:
+        return about, told
+    rows = [
+        [score.label, *(_cell(vars(advice.scores[score.key][part])) for part in ("before", "after"))]
+        for score in main_scores()
+        if score.key in advice.scores
+    ]
+    return about, told, Table.of("scores", "", ("score", "`identity(p)`", "selected by groups"), rows).grid()
 
 
 def _performance(results: Results) -> str:

@@ -15,8 +15,10 @@ from lightning_calib.datasets.registry import current_class_paths
 from lightning_calib.deployment.card import write_card
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REFERENCE, Deployment, DeploymentError
-from lightning_calib.deployment.refit import Cases, fitting_cases, refit
+from lightning_calib.deployment.refit import Cases, fitting_cases, refit, selected_fit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
+from lightning_calib.experiment.advice import Preserve
+from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.files import plain, sha256, write_json
 from lightning_calib.outputs.manifest import MANIFEST, Member
@@ -34,26 +36,34 @@ def deploy(
     results: Results,
     store: OutputStore,
     folder: Path,
-    pipeline: str,
+    pipeline: str | None,
     cases: Cases = "all",
     repeat: int = 0,
     networks: bool = True,
+    preserve: Preserve = "order",
 ) -> Deployment:
     """Fit a pipeline for the last time and write its folder; ``deployment.json`` comes last.
+
+    What a run has selected by groups is taken as it was fitted then, on the same cases.
 
     Args:
         results: the run that the pipeline was chosen in.
         store: the outputs of that run.
         folder: where to write.
-        pipeline: name such as ``cms_op(p)``.
+        pipeline: name such as ``cms_op(p)``; None for what the run recommends.
         cases: fit on ``all`` pool cases or on ``cal_val`` of one repeat.
         repeat: which repeat, for ``cal_val``.
         networks: also name the networks and their preprocessing, so that images can be taken.
+        preserve: what a recommended pipeline must keep of the pooled ranking.
     """
-    name = PipelineName.parse(pipeline)
-    refuse_foreign(results, store, str(name))
+    refuse_foreign(results, store)
     taken = image_facts(store) if networks else {}
-    calibrator, fit = refit(results, store, name, cases, repeat)
+    if pipeline is None and results.selects_by_groups:
+        name, calibrator, fit = selected_fit(results, preserve, cases, repeat)
+    else:
+        name = PipelineName.parse(pipeline or recommend(results, preserve).pipeline)
+        refuse_unscored(results, str(name))
+        calibrator, fit = refit(results, store, name, cases, repeat)
     folder.mkdir(parents=True, exist_ok=True)
     for outdated in (DEPLOYMENT, AUDIT):  # what is half written must not pass for what was there before
         (folder / outdated).unlink(missing_ok=True)
@@ -87,10 +97,19 @@ def describe(
         ignore_index=manifest.ignore_index,
         calibrator_sha256=sha256(folder / CALIBRATOR),
         fit=plain(fit),
-        estimate=plain(results.summary["pipelines"][pipeline]["metrics"]),
+        estimate=plain(estimate(results, pipeline, fit)),
         versions={package: version(package) for package in _PACKAGES},
         **taken,
     )
+
+
+def estimate(results: Results, pipeline: str, fit: dict[str, Any]) -> dict[str, Any]:
+    """Scores on test cases: of the pipeline or, where it was selected by groups, of the selection."""
+    if "selection" in fit:
+        selected: dict[str, Any] = results.summary["selection"][fit["selection"]["preserve"]] or {"scores": {}}
+        return {key: parts["after"] for key, parts in selected["scores"].items()}
+    metrics: dict[str, Any] = results.summary["pipelines"][pipeline]["metrics"]
+    return metrics
 
 
 def image_facts(store: OutputStore) -> dict[str, Any]:
@@ -139,11 +158,15 @@ def _members(store: OutputStore, folder: Path) -> tuple[Member, ...]:
     )
 
 
-def refuse_foreign(results: Results, store: OutputStore, pipeline: str) -> None:
-    """Stop where the pipeline has no results, or the store is not the one that they come from."""
+def refuse_unscored(results: Results, pipeline: str) -> None:
+    """Stop where the pipeline has no results."""
     if pipeline not in results.summary["pipelines"]:
         known = ", ".join(results.summary["pipelines"])
         raise DeploymentError(f"{results.folder} has no scores of {pipeline}; it has {known}")
+
+
+def refuse_foreign(results: Results, store: OutputStore) -> None:
+    """Stop where the store is not the one that the results come from."""
     recorded = results.settings.get("outputs_sha256")
     if recorded is not None and recorded != sha256(store.path / MANIFEST):
         raise DeploymentError(

@@ -3,11 +3,15 @@
 import statistics
 from typing import Any, Literal
 
-from lightning_calib.calibrators import Calibrator, Identity, PipelineName
+from lightning_calib.calibrators import Calibrator, Identity, PipelineName, load_calibrator
+from lightning_calib.experiment import layout
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.fitting import fresh
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.selection_records import calibrator_path
 from lightning_calib.experiment.space import Values
 from lightning_calib.functional.devices import device_of
+from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName, choose_solver, make_solver, mean_nll
@@ -44,6 +48,43 @@ def fitting_cases(results: Results, store: OutputStore, cases: Cases, repeat: in
         return list(store.case_ids)
     split = results.split(repeat)
     return sorted([*split["cal"], *split["val"]])
+
+
+def selected_fit(
+    results: Results, preserve: Preserve, cases: Cases = "all", repeat: int = 0
+) -> tuple[PipelineName, Calibrator, dict[str, Any]]:
+    """What the run selected by groups, as it was fitted then.
+
+    Args:
+        results: a run that selected by groups.
+        preserve: what the pipeline must keep of the pooled ranking.
+        cases: the selection on ``all`` cases, or on ``cal_val`` of one repeat.
+        repeat: which repeat, for ``cal_val``.
+
+    Returns:
+        The pipeline, its calibrator, and an account of its fit as :func:`refit` gives it.
+    """
+    chosen = None if cases == "all" else repeat
+    record, folder = results.selection(chosen), layout.selection_folder(results.folder, chosen)
+    if record is None or not record.ok:
+        raise ValueError(
+            f"{folder} holds no selection by groups: run `calibrate.py run --selection groups` again, or name a "
+            "pipeline yourself"
+        )
+    choice, path = record.choices[preserve], calibrator_path(folder, preserve)
+    if not path.is_file() or sha256(path) != choice["calibrator_sha256"]:
+        raise ValueError(f"{path} is not the file that was written (its hash differs): run `calibrate.py run` again")
+    name = PipelineName.parse(choice["pipeline"])
+    facts = {
+        "cases": cases,
+        "repeat": chosen,
+        "num_cases": record.num_cases,
+        "outside": results.settings.get("outside", "exclude"),
+        "hyperparameters": {} if name.calibrator == "identity" else {"strength": choice["strength"]},
+        "certificate": choice["certificate"],
+        "selection": {"preserve": preserve, "level": record.level} | {k: choice[k] for k in ("groups", "reason")},
+    }
+    return name, load_calibrator(path), facts
 
 
 def refit(

@@ -1,6 +1,7 @@
 """The recommendation of an experiment, as it was stored and as people read it; nothing here needs torch."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,6 +9,9 @@ from lightning_calib.experiment.statistics import Interval
 from lightning_calib.kit.files import read_json
 
 Preserve = Literal["order", "argmax", "none"]
+
+# Scores of a selection by groups that are told: key, name, and 100 for those in percent.
+_TOLD = (("nll", "NLL", 1), ("ece", "ECE", 1), ("ba_ece", "BA-ECE", 1), ("dice", "Dice", 100), ("flip", "flips", 100))
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,82 @@ class Recommendation:
         """Read it from its JSON form."""
         test = {key: Interval(**value) for key, value in facts["test"].items()}
         return cls(**{**facts, "test": test, "regret": Interval(**facts["regret"])})
+
+
+@dataclass(frozen=True)
+class GroupAdvice:
+    """What selection by groups deploys under a constraint, and what the procedure gained on test cases.
+
+    Each repeat made its own choice on ``cal`` and ``val``, and that choice was judged on its ``test``.
+
+    Attributes:
+        preserve: what the pipeline must keep of the pooled ranking.
+        pipeline: the choice on all cases.
+        strength: of its ridge.
+        reason: why, in a sentence.
+        level: level of the groups.
+        groups: groups that the choice rests on.
+        chosen: the choice of each repeat.
+        reasons: why.
+        gain: test NLL that the procedure saves against ``identity(p)``, interval clustered by group; None where no
+            repeat has a selection.
+        share: share of the test groups that gain; ties count half.
+        worst_group: the test group that gains least.
+        worst_gain: its gain, negative where it loses.
+        loss_probability: probability that a new group loses; None with a single test group.
+        unseen: whether the selections had seen none of the test groups.
+        by_group: gain of each test group.
+        scores: each test score ``before`` and ``after`` calibration, and its ``change``.
+    """
+
+    preserve: Preserve
+    pipeline: str
+    strength: float
+    reason: str
+    level: str
+    groups: int
+    chosen: list[str]
+    reasons: list[str]
+    gain: Interval | None = None
+    share: float | None = None
+    worst_group: str | None = None
+    worst_gain: float | None = None
+    loss_probability: float | None = None
+    unseen: bool = True
+    by_group: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, dict[str, Interval]] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> "GroupAdvice":
+        """Read it from its JSON form."""
+        scores = {
+            key: {name: Interval(**each) for name, each in parts.items()} for key, parts in facts["scores"].items()
+        }
+        gain = None if facts["gain"] is None else Interval(**facts["gain"])
+        return cls(**{**facts, "scores": scores, "gain": gain})
+
+
+def selected_advice(summary: dict[str, Any], preserve: Preserve) -> GroupAdvice | None:
+    """What a summary says about selection by groups; None where the run selected otherwise.
+
+    Raises:
+        ValueError: where the selection failed.
+    """
+    found = summary.get("selection")
+    if found is None:
+        return None
+    if found[preserve] is None:
+        raise ValueError(
+            "the selection by groups on all cases is missing or failed, so that nothing can be recommended: run "
+            "`calibrate.py run` again, or name a pipeline yourself"
+        )
+    return GroupAdvice.from_dict(found[preserve])
+
+
+def stored_group_advice(calibration: Path, preserve: Preserve) -> GroupAdvice | None:
+    """What ``summary.json`` says about selection by groups; None where there is no summary, or it has none."""
+    path = calibration / "summary.json"
+    return selected_advice(read_json(path), preserve) if path.is_file() else None
 
 
 def stored_advice(calibration: Path, preserve: Preserve) -> tuple[Recommendation, int] | None:
@@ -101,3 +181,46 @@ def describe(recommendation: Recommendation, repeats: int) -> str:
     if warning := doubt(r.pipeline, r.best, r.within_noise):
         lines.append(warning)
     return "\n".join(lines)
+
+
+def describe_groups(advice: GroupAdvice) -> str:
+    """What selection by groups advises, in a few lines."""
+    a = advice
+    lines = [f"{verdict(a)}."]
+    if a.pipeline != "identity(p)":
+        lines.append(f"Chosen on all cases, by {a.groups} groups ({a.level}): {a.reason}.")
+    if a.chosen:
+        votes = ", ".join(f"{name} ({count})" for name, count in Counter(a.chosen).most_common())
+        lines.append(f"Chosen in the repeats: {votes}.")
+    if told := [f"{label} {_told(a.scores[key], scale)}" for key, label, scale in _TOLD if key in a.scores]:
+        lines.append(f"On test, from the ensemble as it is: {', '.join(told)}.")
+    return "\n".join(lines)
+
+
+def verdict(advice: GroupAdvice) -> str:
+    """What to do, and what doing so gained on test groups."""
+    a = advice
+    if a.pipeline == "identity(p)":
+        return f"Leave the ensemble as it is: {a.reason}"
+    if a.gain is None:
+        return f"Deploy {a.pipeline}: no repeat has judged the selection"
+    where = "on groups that it had not seen" if a.unseen else "on test cases"
+    gaining = sum(gain > 0 for gain in a.by_group.values())
+    verb, sign = ("saves", 1) if a.gain.mean >= 0 else ("LOSES", -1)
+    low, high = sorted((sign * a.gain.low, sign * a.gain.high))
+    told = [
+        f"Deploy {a.pipeline}: {where} the selection {verb} {abs(a.gain.mean):.4f} NLL [{low:.4f}, {high:.4f}]",
+        f"{gaining} of {len(a.by_group)} groups gain",
+        f"the worst, {a.worst_group}, by {a.worst_gain:.4f}",
+    ]
+    if a.loss_probability is not None:
+        risk = "below 1 %" if a.loss_probability < 0.01 else f"{100 * a.loss_probability:.0f} %"
+        told.append(f"probability that a new group loses: {risk}")
+    return "; ".join(told)
+
+
+def _told(parts: dict[str, Interval], scale: int) -> str:
+    """A score before and after; in percent where it is scaled."""
+    digits, unit = (4, "") if scale == 1 else (2, " %")
+    before, after = (scale * parts[key].mean for key in ("before", "after"))
+    return f"{before:.{digits}f} to {after:.{digits}f}{unit}"

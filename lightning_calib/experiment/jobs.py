@@ -4,10 +4,11 @@ from lightning_calib.experiment.evaluation_jobs import evaluation_job, shard_job
 from lightning_calib.experiment.fit_jobs import fit_job, trial_job
 from lightning_calib.experiment.parts import PoolJob, ShardJob, TrialJob
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
+from lightning_calib.experiment.selection_jobs import SelectionJob, selection_job
 from lightning_calib.experiment.work import Work
 from lightning_calib.outputs.cache import CaseCache
 
-Job = PoolJob | TrialJob | FitJob | ShardJob | EvaluationJob
+Job = PoolJob | TrialJob | FitJob | ShardJob | EvaluationJob | SelectionJob
 
 
 def perform(work: Work, job: Job) -> None:
@@ -23,6 +24,8 @@ def perform(work: Work, job: Job) -> None:
             shard_job(work, job)
         case EvaluationJob():
             evaluation_job(work, job)
+        case SelectionJob():
+            selection_job(work, job)
 
 
 def pool_job(work: Work, job: PoolJob) -> None:

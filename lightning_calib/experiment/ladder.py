@@ -6,7 +6,7 @@ prediction models").
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,12 @@ class HeldOut:
     groups: tuple[str, ...]
     folds: int
     paths: tuple[HeldOutPath, ...]
+
+    def only(self, candidates: Collection[str]) -> "HeldOut":
+        """The table of some candidates, and of the reference."""
+        reference, *others = self.paths
+        kept = [path for path in others if path.pipeline in candidates]
+        return HeldOut(self.groups, self.folds, (reference, *kept))
 
     def without(self, group: int) -> "HeldOut":
         """The table as if a group had not been there."""

@@ -17,6 +17,7 @@ FIT, TRIALS, CURVE, CALIBRATOR, EVALUATION, JOURNAL = (
     "evaluation.json",
     "journal.jsonl",
 )
+SELECTION = "selection.json"
 
 
 class ResultsError(FileError):
@@ -42,3 +43,13 @@ def job_folder(root: Path, repeat: int, pipeline: PipelineName | str) -> Path:
     """
     name = PipelineName.parse(pipeline) if isinstance(pipeline, str) else pipeline
     return repeat_folder(root, repeat) / name.slug
+
+
+def selection_folder(root: Path, repeat: int | None) -> Path:
+    """Folder of the selection by groups of a repeat, or of all cases.
+
+    Example:
+        >>> selection_folder(Path("calibration"), 0).as_posix(), selection_folder(Path("calibration"), None).as_posix()
+        ('calibration/repeats/0/selection', 'calibration/selection')
+    """
+    return (root if repeat is None else repeat_folder(root, repeat)) / "selection"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from lightning_calib.solvers import SolverName
 if TYPE_CHECKING:
     from lightning_calib.experiment.cost import Cost
     from lightning_calib.experiment.results import Results
+
+SelectionBy = Literal["paper", "groups"]
 
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
 
@@ -101,6 +103,8 @@ class Experiment:
         lts_epochs: largest number of epochs of such calibrators.
         threads: threads a job.
         members: take the first so many members for the ensemble; None for all.
+        selection: how the pipeline to deploy is chosen: by the lowest NLL on ``val`` (``paper``), or by a ladder of
+            tests over the ``groups`` of ``cal`` and ``val``, which then stay whole.
         calibration: where results go; by default a folder named calibration beside the outputs.
 
     Example:
@@ -124,6 +128,7 @@ class Experiment:
     lts_epochs: int = 300
     threads: int = 1
     members: int | None = None
+    selection: SelectionBy = "paper"
     calibration: Path | None = None
 
     def __post_init__(self) -> None:
@@ -135,6 +140,8 @@ class Experiment:
             raise ValueError(f"lts_trials = {self.lts_trials}; give at least 1")
         if not self.names:
             raise ValueError("no pipelines; name some, such as --pipelines paper")
+        if self.selection == "groups" and self.group_level is None:
+            object.__setattr__(self, "group_aware", True)  # test cases judge on groups that no fit has seen
 
     @classmethod
     def of_settings(cls, settings: dict[str, Any], **changes: Any) -> Self:

@@ -99,7 +99,7 @@ def write_evaluation(
 ) -> None:
     """Write a pipeline's tables; ``evaluation.json`` comes last and says that they are whole."""
     (folder / layout.EVALUATION).unlink(missing_ok=True)
-    write_cases(folder / layout.CASES, list(_case_rows(dataset, repeat, pipeline, evaluated)))
+    write_cases(folder / layout.CASES, list(case_rows(dataset, repeat, pipeline, evaluated)))
     pooled = [PooledRow(repeat, pipeline, key, value) for key, value in evaluated.pooled.items()]
     write_rows(folder / layout.POOLED, pooled, PooledRow)
     write_rows(folder / layout.BINS, _bin_rows(repeat, pipeline, evaluated), BinRow)
@@ -149,7 +149,8 @@ def add_timing(folder: Path, **seconds: float) -> None:
     write_json(path, known | seconds, digits=6)
 
 
-def _case_rows(dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[CaseRow]:
+def case_rows(dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[CaseRow]:
+    """Scores of a pipeline on the test cases of a repeat."""
     flips = evaluated.statistics.flips
     assert flips is not None  # evaluation has a reference
     voxels = evaluated.statistics.voxels.tolist()

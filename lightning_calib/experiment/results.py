@@ -24,6 +24,7 @@ from lightning_calib.experiment.rows import (
     read_cases,
     read_rows,
 )
+from lightning_calib.experiment.selection_records import SelectionRecord, read_selection
 from lightning_calib.experiment.statistics import REPLICATES, Interval, intervals, point_estimate, two_level_bootstrap
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
@@ -39,11 +40,16 @@ Key = tuple[int, str]  # repeat and pipeline
 
 @dataclass(frozen=True)
 class Failure:
-    """A pipeline that could not be fitted or evaluated in a repeat."""
+    """A pipeline that could not be fitted or evaluated in a repeat, or a selection; None stands for all cases."""
 
-    repeat: int
+    repeat: int | None
     pipeline: str
     error: str
+
+    @property
+    def place(self) -> str:
+        """Where it failed."""
+        return "all cases" if self.repeat is None else f"repeat {self.repeat}"
 
 
 class Results:
@@ -256,6 +262,31 @@ class Results:
         path = self.job_folder(repeat, pipeline) / layout.CALIBRATOR
         return load_calibrator(path) if path.is_file() else None
 
+    @property
+    def selects_by_groups(self) -> bool:
+        """Whether the run selected by groups, not as the paper does."""
+        return self.settings.get("selection") == "groups"
+
+    def selection(self, repeat: int | None = None) -> SelectionRecord | None:
+        """The selection by groups of a repeat, or of all cases; None where there is none."""
+        return read_selection(layout.selection_folder(self.folder, repeat)) if self.selects_by_groups else None
+
+    def selection_scores(self, repeat: int) -> dict[str, list[CaseRow]]:
+        """Scores of the reference and of what was chosen by groups in a repeat, by pipeline, cases by id."""
+        rows = read_cases(layout.selection_folder(self.folder, repeat) / layout.CASES)
+        found: dict[str, list[CaseRow]] = {}
+        for row in sorted(rows, key=lambda row: row.case):
+            found.setdefault(row.pipeline, []).append(row)
+        return found
+
+    def _failed_selections(self) -> list[Failure]:
+        found = [(repeat, self.selection(repeat)) for repeat in (None, *self.repeats)]
+        return [
+            Failure(repeat, "selection by groups", record.error or "")
+            for repeat, record in found
+            if record is not None and not record.ok
+        ]
+
     @cached_property
     def failures(self) -> list[Failure]:
         """Pipelines that could not be fitted or evaluated, with their errors."""
@@ -267,7 +298,7 @@ class Results:
                 error = fit.error if fit is not None and not fit.ok else judged.get("error")
                 if error is not None:
                     found.append(Failure(repeat, name, error))
-        return found
+        return [*found, *self._failed_selections()]
 
     @cached_property
     def missing(self) -> list[Key]:

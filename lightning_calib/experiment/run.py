@@ -20,7 +20,7 @@ from lightning_calib.experiment.calls import alone, joined
 from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, sweep
+from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, select_all, sweep
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.experiment.tracking import JOURNALS, Tracking, tracking
 from lightning_calib.experiment.work import Work
@@ -77,6 +77,7 @@ def run_experiment(
             pool_all(work, processes, display)
             fit_all(work, processes, display)
             evaluate_all(work, processes, display)
+            select_all(work, processes, display)
             sweep(work)
         with call.one_at_a_time():
             results = conclude(root, tracked, figures)
@@ -108,7 +109,7 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         Pipelines of earlier calls whose results belong to these settings; they stay part of the results.
     """
     shutil.rmtree(root / JOURNALS, ignore_errors=True)
-    for path in [*root.glob(".*.part"), *(root / "repeats").rglob(".*.part")]:
+    for path in [*root.glob(".*.part"), *root.glob("selection/.*.part"), *(root / "repeats").rglob(".*.part")]:
         path.unlink(missing_ok=True)
     for repeat in range(experiment.repeats):
         split = experiment.split(repeat)

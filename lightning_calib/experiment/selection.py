@@ -2,18 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lightning_calib.calibrators import Calibrator, Identity, PipelineName
-from lightning_calib.experiment.crossfit import CrossFitter
-from lightning_calib.experiment.folds import MIN_GROUPS, SAMPLE_VOXELS, FoldedVoxels
-from lightning_calib.experiment.group_fit import GroupFitter, sample_temperature
+from lightning_calib.calibrators import Calibrator, Identity
+from lightning_calib.experiment.evidence import Evidence, poolings_of
+from lightning_calib.experiment.folds import MIN_GROUPS, SAMPLE_VOXELS
 from lightning_calib.experiment.group_statistics import GroupGain, group_gain, groups_needed
-from lightning_calib.experiment.held_out import HeldOutSample, held_out_sample, held_out_table
+from lightning_calib.experiment.held_out import HeldOutSample
 from lightning_calib.experiment.ladder import (
     ALPHA,
     LADDER,
@@ -24,11 +23,9 @@ from lightning_calib.experiment.ladder import (
     Rung,
     climb,
     climb_without_each,
-    ladder_order,
 )
-from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.store import OutputStore
-from lightning_calib.outputs.stored_cases import Outside, StoredCases
+from lightning_calib.outputs.stored_cases import Outside
 from lightning_calib.solvers.sandwich import TemperatureInterval
 
 
@@ -101,34 +98,44 @@ def select_by_groups(
         outside: what voxels count as that were never predicted.
         cache: keep pooled maps on disk beside the store.
     """
-    cases = StoredCases(store, "p", outside, cache)
-    num_classes = store.manifest.num_classes
-    folded = FoldedVoxels(cases, case_ids, groups, seed, voxels)
-    if len(folded.groups) < MIN_GROUPS:
-        return _too_few(len(folded.groups), num_classes)
-    order = ladder_order([REFERENCE, *candidates], num_classes)
-    fitter = CrossFitter(folded, num_classes)
-    fitted = [fitter(pipeline) for pipeline in order]
-    table = held_out_table(folded, fitted)
+    evidence = Evidence(store, case_ids, groups, candidates, seed, voxels, outside, cache)
+    return choose(evidence, candidates, alpha, width)
+
+
+def choose(
+    evidence: Evidence, candidates: Collection[str] = LADDER, alpha: float = ALPHA, width: float = WIDTH
+) -> Selection:
+    """Choose among some of the candidates that were cross-fitted, and fit the choice on all cases.
+
+    Args:
+        evidence: the cross-fitted candidates.
+        candidates: those that may be chosen; the reference always may.
+        alpha: level of the one-sided tests.
+        width: standard errors of the rule for strengths.
+    """
+    if evidence.table is None:
+        return _too_few(evidence)
+    table = evidence.table.only(candidates)
     found = climb(table, alpha, width)
     picks, without = climb_without_each(table, alpha, width)
     reference = table.paths[0].nll[-1]
-    calibrator, certificate = GroupFitter(cases, case_ids, groups)(found.pipeline, found.strength)
-    strengths, poolings = {rung.pipeline: rung.strength for rung in found.rungs}, _poolings(order)
+    calibrator, certificate = evidence.fit(found.pipeline, found.strength)
+    names = [path.pipeline for path in table.paths]
+    strengths = {rung.pipeline: rung.strength for rung in found.rungs}
     return Selection(
         pipeline=found.pipeline,
         strength=found.strength,
         calibrator=calibrator,
         reason=_reason(table, found, alpha),
-        groups=len(folded.groups),
+        groups=len(table.groups),
         certificate=certificate,
-        chosen=group_gain(found.nll - reference, folded.groups, table.folds),
-        procedure=group_gain(without - reference, folded.groups, table.folds),
+        chosen=group_gain(found.nll - reference, table.groups, table.folds),
+        procedure=group_gain(without - reference, table.groups, table.folds),
         picks=dict(Counter(picks)),
         rungs=found.rungs,
-        temperatures={pooling: sample_temperature(fitter, pooling) for pooling in poolings},
+        temperatures={pooling: evidence.temperature(pooling) for pooling in poolings_of(names)},
         held_out=table,
-        samples={pooling: held_out_sample(folded, fitted, strengths, pooling) for pooling in poolings},
+        samples={pooling: evidence.sample(pooling, strengths, names) for pooling in poolings_of(names)},
     )
 
 
@@ -150,12 +157,12 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _too_few(count: int, num_classes: int) -> Selection:
+def _too_few(evidence: Evidence) -> Selection:
+    count, manifest = len(evidence.groups), evidence.manifest
     reason = (
-        f"too few groups to tell: {count}, and cross-fitting needs {MIN_GROUPS} or more; {REFERENCE} stays as it is "
-        "(add groups, or name a finer level of groups)"
+        f"too few groups to tell ({count}; at least {MIN_GROUPS} needed): add groups, or name a finer level of groups"
     )
-    return Selection(REFERENCE, 0.0, Identity(num_classes), reason, count)
+    return Selection(REFERENCE, 0.0, Identity(manifest.num_classes, manifest.spatial_dims), reason, count)
 
 
 def _reason(table: HeldOut, found: Climb, alpha: float) -> str:
@@ -177,7 +184,3 @@ def _reason(table: HeldOut, found: Climb, alpha: float) -> str:
         f"{best.pipeline}, {-differences.mean():.4f} NLL on average (p = {best.p_value:.2f}); about "
         f"{groups_needed(differences, table.folds, alpha)} groups would show a gain of that size"
     )
-
-
-def _poolings(order: Sequence[str]) -> list[Pooling]:
-    return list(dict.fromkeys(PipelineName.parse(text).pooling for text in order))

@@ -1,4 +1,4 @@
-"""The steps of an experiment, each a list of jobs for an executor: pool, fit, evaluate."""
+"""The steps of an experiment, each a list of jobs for an executor: pool, fit, evaluate, select."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,12 @@ from functools import partial
 
 from lightning_calib.calibrators import build
 from lightning_calib.executors.base import Executor, Outcome
-from lightning_calib.experiment import layout, records
+from lightning_calib.experiment import layout, records, selection_records
 from lightning_calib.experiment.draws import rounds
 from lightning_calib.experiment.jobs import Job, perform
 from lightning_calib.experiment.parts import PARTS, TRIALS, PoolJob, ShardJob, TrialJob, shards
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
+from lightning_calib.experiment.selection_jobs import SelectionJob, maps_of, pending_selections, selection_hash
 from lightning_calib.experiment.space import Space
 from lightning_calib.experiment.trials import missing_places
 from lightning_calib.experiment.work import Work
@@ -20,7 +21,14 @@ from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.cache import DISTANCE, CaseCache, Kind
 from lightning_calib.solvers import choose_solver
 
-_VERBS = {PoolJob: "made", TrialJob: "ran", FitJob: "fitted", ShardJob: "scored", EvaluationJob: "evaluated"}
+_VERBS = {
+    PoolJob: "made",
+    TrialJob: "ran",
+    FitJob: "fitted",
+    ShardJob: "scored",
+    EvaluationJob: "evaluated",
+    SelectionJob: "made",
+}
 
 
 def pool_all(work: Work, executor: Executor, display: bool) -> None:
@@ -42,6 +50,8 @@ def pending_pools(work: Work) -> list[PoolJob]:
         if not _evaluated(work, job):
             test = experiment.split(job.repeat).test
             needed |= dict.fromkeys((kind, case_id) for kind in (job.name.pooling, DISTANCE) for case_id in test)
+    for selection in pending_selections(work):
+        needed |= dict.fromkeys(maps_of(experiment, selection))
     cache, found = CaseCache(experiment.store), []
     for kind in sorted({kind for kind, _ in needed}):
         missing = cache.missing(kind, sorted(case_id for other, case_id in needed if other == kind))
@@ -119,7 +129,8 @@ def sweep(work: Work) -> None:
     for trials in work.root.glob(f"repeats/*/*/{TRIALS}-*"):
         if trials.parent not in unfitted:
             shutil.rmtree(trials, ignore_errors=True)
-    for half_written in (work.root / "repeats").rglob(".*.part"):  # by a worker that was killed; nobody writes now
+    left = [*work.root.glob("selection/.*.part"), *(work.root / "repeats").rglob(".*.part")]
+    for half_written in left:  # by a worker that was killed; nobody writes now
         half_written.unlink(missing_ok=True)
 
 
@@ -152,6 +163,15 @@ def pending_evaluations(work: Work) -> list[EvaluationJob]:
     return [EvaluationJob(repeat, pooling, tuple(names)) for (repeat, pooling), names in groups.items()]
 
 
+def select_all(work: Work, executor: Executor, display: bool) -> None:
+    """Select by groups in every repeat and on all cases, where the experiment is to; what is there stays."""
+    jobs: list[Job] = [*pending_selections(work)]
+    with _display(executor, jobs, display) as shown:
+        for outcome in executor.run(jobs, partial(perform, work)):
+            _note_failed_selection(work, outcome)
+            _show(work, shown, outcome)
+
+
 def _evaluated(work: Work, job: FitJob) -> bool:
     return records.evaluation_done(work.folder(job), work.experiment.evaluation_hash(job))
 
@@ -161,6 +181,13 @@ def _note_failed_fit(work: Work, outcome: Outcome[Job]) -> None:
     if error is not None and isinstance(job, FitJob):
         settings_hash = work.experiment.fit_hash(job)
         records.write_failed_fit(work.folder(job), job.repeat, job.pipeline, settings_hash, error)
+
+
+def _note_failed_selection(work: Work, outcome: Outcome[Job]) -> None:
+    job, error = outcome.job, outcome.error
+    if error is not None and isinstance(job, SelectionJob):
+        folder = layout.selection_folder(work.root, job.repeat)
+        selection_records.write_failed_selection(folder, job.repeat, selection_hash(work.experiment, job), error)
 
 
 def _display(executor: Executor, jobs: Sequence[Job], display: bool) -> Display:
@@ -180,6 +207,8 @@ def _kind(job: Job) -> str:
             return f"shard of {job.whole.pooling}"
         case EvaluationJob():
             return f"evaluation {job.pooling}"
+        case SelectionJob():
+            return "selection"
 
 
 def _show(work: Work, shown: Display, outcome: Outcome[Job]) -> None:

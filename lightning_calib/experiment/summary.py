@@ -16,6 +16,7 @@ from lightning_calib.experiment.recommend import eligible, recommend
 from lightning_calib.experiment.records import has_scores
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import BandRow, BinRow, PooledRow, read_cases, read_rows, write_cases, write_rows
+from lightning_calib.experiment.selection_summary import selection_summary
 from lightning_calib.experiment.statistics import Floats, Interval
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.files import write_json
@@ -61,6 +62,7 @@ def summarize(results: Results) -> dict[str, Any]:
         "pipelines": {name: _entry(results, name, scores[name]) for name in scored},
         "comparisons": [asdict(comparison) for comparison in matched_comparisons(results)],
         "recommendation": _recommendations(results),
+        "selection": selection_summary(results),
         "failures": [asdict(failure) for failure in results.failures],
         "missing": [{"repeat": r, "pipeline": name} for r, name in results.missing],
     }

@@ -81,7 +81,7 @@ def tracking(
 
 
 def final_figures(results: Results) -> dict[str, float]:
-    """Means of every pipeline, and of the recommended and the uncalibrated one under keys of their own."""
+    """Means of every pipeline, and of the recommended, selected and uncalibrated one under keys of their own."""
     entries = results.summary["pipelines"]
     named = {PipelineName.parse(name).slug: name for name in entries}
     advice = results.summary["recommendation"].get("order")
@@ -89,9 +89,13 @@ def final_figures(results: Results) -> dict[str, float]:
         named["recommended"] = advice["pipeline"]
     if "identity(p)" in entries:
         named["uncalibrated"] = "identity(p)"
+    found = {label: entries[name]["metrics"] for label, name in named.items()}
+    selected = (results.summary["selection"] or {}).get("order")
+    if selected is not None:
+        found["selected"] = {key: parts["after"] for key, parts in selected["scores"].items()}
     return {
         f"{label}/{key}": float(score["mean"])
-        for label, name in named.items()
-        for key, score in entries[name]["metrics"].items()
+        for label, metrics in found.items()
+        for key, score in metrics.items()
         if score["mean"] is not None
     }

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.experiment.advice import Preserve
+from lightning_calib.experiment.advice import GroupAdvice, Preserve, selected_advice
 from lightning_calib.experiment.results import Results
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.tables import Table
@@ -131,8 +131,19 @@ class Inputs:
         return found
 
     @property
+    def selected(self) -> GroupAdvice | None:
+        """What selection by groups advises; None where the run chose otherwise."""
+        try:
+            return selected_advice(self.results.summary, self.preserve)
+        except ValueError as problem:
+            raise MissingInput(str(problem)) from problem
+
+    @property
     def deployed(self) -> str | None:
         """The recommended pipeline; None where none qualifies."""
+        if self.results.selects_by_groups:
+            chosen = self.results.summary["selection"].get(self.preserve)
+            return None if chosen is None else str(chosen["pipeline"])
         found = self.results.summary["recommendation"].get(self.preserve)
         return None if found is None else str(found["pipeline"])
 

@@ -20,7 +20,7 @@ class RerunStudy(Study):
 
     def changed(self, names: Sequence[str], trials: int | None, **changes: Any) -> Experiment:
         """The experiment for some pipelines, with settings changed; ``trials`` where they are not None."""
-        more = {} if trials is None else {"trials": trials}
+        more = {"selection": "paper"} | ({} if trials is None else {"trials": trials})
         return Experiment.of_settings(
             self.results.settings, outputs=str(self.store.path), pipelines=list(names), **more, **changes
         )
@@ -50,7 +50,7 @@ class RerunStudy(Study):
         deltas = [row for size in settings for row in change_rows(str(size), found[reference], found[size], names)]
         self.save("scores.csv", scores, ScoreRow)
         self.save("deltas.csv", deltas, ScoreRow)
-        failures = [f"{n}: {f.pipeline}, repeat {f.repeat}" for n, held in found.items() for f in held.failures]
+        failures = [f"{n}: {f.pipeline}, {f.place}" for n, held in found.items() for f in held.failures]
         facts = {"settings": list(settings), "reference": reference, "pipelines": list(names), "failures": failures}
         return self.write(facts)
 

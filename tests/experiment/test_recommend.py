@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.advice import describe, stored_advice
+from lightning_calib.experiment.advice import GroupAdvice, describe, describe_groups, selected_advice, stored_advice
 from lightning_calib.experiment.recommend import eligible, recommend
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_cases, write_cases
+from lightning_calib.experiment.statistics import Interval
 from lightning_calib.kit.files import plain, read_json, write_json
 from tests.experiment.synthetic import write_results
 
@@ -125,3 +126,33 @@ assert main(["recommend", "--calibration", {str(results.folder)!r}]) == 0
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def advised(**changes) -> GroupAdvice:
+    """Selection by groups that loses on one of two test groups."""
+    facts = {"preserve": "order", "pipeline": "ts(p)", "strength": 0.1, "reason": "why", "level": "site", "groups": 9}
+    facts |= {"chosen": ["ts(p)", "identity(p)"], "reasons": ["", ""], "gain": Interval(-0.01, -0.03, 0.002)}
+    facts |= {"worst_group": "a", "worst_gain": -0.05, "loss_probability": 0.3, "by_group": {"a": -0.05, "b": 0.01}}
+    return GroupAdvice(**(facts | changes))
+
+
+def test_advice_by_groups_says_what_the_procedure_did():
+    told = describe_groups(advised())
+    assert told.startswith(
+        "Deploy ts(p): on groups that it had not seen the selection LOSES 0.0100 NLL [-0.0020, 0.0300]"
+    )
+    assert "1 of 2 groups gain; the worst, a, by -0.0500; probability that a new group loses: 30 %." in told
+    assert "Chosen in the repeats: ts(p) (1), identity(p) (1)." in told
+    assert "on test cases the selection saves 0.0100 NLL" in describe_groups(
+        advised(unseen=False, gain=Interval(0.01, 0.0, 0.02))
+    )
+    kept = describe_groups(advised(pipeline="identity(p)", reason="too few groups to tell (3; at least 5 needed)"))
+    assert kept.startswith("Leave the ensemble as it is: too few groups to tell (3; at least 5 needed).")
+
+
+def test_advice_by_groups_is_read_from_the_summary():
+    found = advised(scores={"nll": {"before": Interval(1, 1, 1), "after": Interval(2, 2, 2)}})
+    assert selected_advice({"selection": {"order": asdict(found)}}, "order") == found
+    assert selected_advice({"selection": None}, "order") is None
+    with pytest.raises(ValueError, match="is missing or failed"):
+        selected_advice({"selection": {"order": None}}, "order")

@@ -91,7 +91,7 @@ def test_too_few_groups_are_said_so(agreeing):
     few = [case_id for case_id in store.case_ids if groups[case_id] in ("g0", "g1", "g2", "g3")]
     found = select_by_groups(store, few, groups, CANDIDATES)
     assert found.pipeline == "identity(p)"
-    assert "too few groups to tell: 4" in found.reason
+    assert "too few groups to tell (4; at least 5 needed)" in found.reason
     json.dumps(found.to_dict(), allow_nan=False)
 
 

@@ -11,9 +11,11 @@ from lightning_calib.report.sections.learned import learned
 from lightning_calib.report.sections.pictures import confidences, flips, free_energies
 from lightning_calib.report.sections.provenance import provenance
 from lightning_calib.report.sections.scores import headline, scores
+from lightning_calib.report.sections.selection import TITLE, selection
 
-SECTIONS: tuple[tuple[str, str, Callable[[Inputs], Section]], ...] = (
+SECTIONS: tuple[tuple[str, str, Callable[[Inputs], Section | None]], ...] = (
     ("answer", "The answer", headline),
+    ("selection", TITLE, selection),
     ("scores", "All pipelines", scores),
     ("comparisons", "Matched comparisons", comparisons),
     ("reliability", "Reliability", reliability),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.experiment.advice import doubt
+from lightning_calib.experiment.advice import GroupAdvice, describe_groups, doubt
 from lightning_calib.experiment.statistics import PAIRED_REPLICATES, Interval
 from lightning_calib.kit.tables import Cell, Column, Row, Table
 from lightning_calib.metrics.score import SCORES, Score, main_scores
@@ -24,6 +24,8 @@ _CONSTRAINTS = {
 
 def headline(inputs: Inputs) -> Section:
     """Which pipeline to deploy, what it gains, and how sure that is."""
+    if (selected := inputs.selected) is not None:
+        return _selected_headline(inputs, selected)
     choice = inputs.recommendation
     pipeline = PipelineName.parse(choice["pipeline"])
     gains = [gain for score in headline_scores() if (gain := _gain(inputs, str(pipeline), score)) is not None]
@@ -35,6 +37,25 @@ def headline(inputs: Inputs) -> Section:
         "gains": gains,
         "sentence": _sentence(gains, pipeline, inputs),
         "trust": _trust(inputs, choice),
+    }
+    return Section("answer", "The answer", tables=(_others(inputs),), template="headline.html", data=data)
+
+
+def _selected_headline(inputs: Inputs, advice: GroupAdvice) -> Section:
+    """The same for a pipeline that was selected by groups: the scores are those of the procedure."""
+    pipeline = PipelineName.parse(advice.pipeline)
+    told, *trust = describe_groups(advice).splitlines()
+    gain = told.partition(": ")[2]
+    sentence = told if pipeline.calibrator == "identity" else gain[0].upper() + gain[1:]
+    held = [(score, advice.scores[score.key]) for score in headline_scores() if score.key in advice.scores]
+    data = {
+        "pipeline": pipeline,
+        "explanation": explain(pipeline),
+        "keeps": keeps(pipeline.preserves),
+        "baseline": "identity(p)",
+        "gains": [_told_gain(score, parts["before"], parts["after"], parts["change"]) for score, parts in held],
+        "sentence": sentence,
+        "trust": [*trust, "Selected by groups; the next section shows how."],
     }
     return Section("answer", "The answer", tables=(_others(inputs),), template="headline.html", data=data)
 
@@ -121,7 +142,7 @@ def _others(inputs: Inputs) -> Table:
     chosen = headline_scores()
     rows = []
     for constraint, meaning in _CONSTRAINTS.items():
-        choice = inputs.results.summary["recommendation"].get(constraint)
+        choice = _choice(inputs, constraint)
         cells = [Cell(meaning), Cell("no pipeline with scores in all repeats qualifies"), *(Cell() for _ in chosen)]
         if choice is not None:
             means = ((score, choice["test"].get(score.key, {}).get("mean")) for score in chosen)
@@ -130,6 +151,19 @@ def _others(inputs: Inputs) -> Table:
         rows.append(Row(tuple(cells), style="mine" if constraint == inputs.preserve else ""))
     heads = (Column(score.heading, arrow=score.arrow) for score in chosen)
     return Table("demands", "", (Column("If …", left=True), Column("deploy", left=True), *heads), tuple(rows))
+
+
+def _choice(inputs: Inputs, constraint: str) -> dict[str, Any] | None:
+    """The pipeline for a constraint, and its test scores."""
+    summary = inputs.results.summary
+    if not inputs.results.selects_by_groups:
+        found: dict[str, Any] | None = summary["recommendation"].get(constraint)
+        return found
+    selected = summary["selection"].get(constraint)
+    if selected is None:
+        return None
+    after = {key: parts["after"] for key, parts in selected["scores"].items()}
+    return {"pipeline": selected["pipeline"], "test": after}
 
 
 def scores(inputs: Inputs) -> Section:
