@@ -115,13 +115,13 @@ def test_an_interrupt_cancels_the_jobs(two_nodes, tmp_path):
             for job in (0, 1)
         ]
         driver.send_signal(signal.SIGINT)
-        _, told = driver.communicate(timeout=60)
+        _, told = driver.communicate()
     finally:
         driver.kill()
-    assert driver.returncode == INTERRUPTED
-    assert told.strip().splitlines() == [
-        "interrupted; run the same line again: what is finished stays, the rest goes on"
-    ]
+    assert driver.returncode == INTERRUPTED, told
+    last = told.strip().splitlines()[-1]  # Ray may complain before that where the machine is busy
+    assert last == "interrupted; run the same line again: what is finished stays, the rest goes on", told
+    assert "Traceback" not in told
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     assert not (tmp_path / "2.on").exists()
 
