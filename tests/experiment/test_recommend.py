@@ -146,6 +146,7 @@ def test_advice_by_groups_says_what_the_procedure_did():
     assert "on test cases the selection saves 0.0100 NLL" in describe_groups(
         advised(unseen=False, gain=Interval(0.01, 0.0, 0.02))
     )
+    assert "no test case has judged this choice" in describe_groups(advised(chosen=["identity(p)"] * 2))
     kept = describe_groups(advised(pipeline="identity(p)", reason="too few groups to tell (3; at least 5 needed)"))
     assert kept.startswith("Leave the ensemble as it is: too few groups to tell (3; at least 5 needed).")
 
