@@ -58,7 +58,7 @@ def test_nuclei(nuclei_root):
     options = yaml.safe_load((Path(__file__).parents[2] / "configs" / "nuclei.yaml").read_text())["data"]["init_args"]
     module = Folder(**options | {"root": nuclei_root})
     assert len(module.splits.train) + len(module.splits.val) == 307
-    assert {case.group for case in module.splits.train} == {"fluo256", "fluo360", "stained"}
+    assert {case.groups[0] for case in module.splits.train} == {"fluo256", "fluo360", "stained"}
     assert len(module.pool_ids) == 357
     assert len(set(module.groups.values())) == 10
     assert 0.02 < module.class_shares()[2] < 0.03
