@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_calib.experiment import run as running
+from lightning_calib.experiment import jobs as running
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
