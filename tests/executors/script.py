@@ -6,7 +6,6 @@ from lightning_calib.executors.base import register_executor
 from lightning_calib.executors.local import LocalExecutor
 from lightning_calib.executors.ray import RayExecutor
 
-register_executor("mine", LocalExecutor)
-
 if __name__ == "__main__":
+    register_executor("mine", LocalExecutor)
     list(RayExecutor(sys.argv[1]).run([1], print))
