@@ -36,7 +36,7 @@ def persist(start, attempts: int = 3):
         return persist(start, attempts - 1)
 
 
-def until(condition, seconds: float = 120.0):
+def until(condition, seconds: float = 900.0):
     """What a condition gives once it is true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -36,7 +36,14 @@ def two_nodes():
 def drive(address, folder, work, count):
     """Another process that has jobs done."""
     line = [sys.executable, "-m", "tests.executors.driver", address, str(folder), work, str(count)]
-    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        line,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests may run in the background
+    )
 
 
 def test_deaths_and_failures_are_reported_with_their_logs_and_the_others_finish(two_nodes, tmp_path, capfd):
@@ -115,9 +122,10 @@ def test_an_interrupt_cancels_the_jobs(two_nodes, tmp_path):
             for job in (0, 1)
         ]
         driver.send_signal(signal.SIGINT)
-        _, told = driver.communicate()
+        _, told = driver.communicate(timeout=900)
     finally:
         driver.kill()
+        driver.communicate()
     assert driver.returncode == INTERRUPTED, told
     last = told.strip().splitlines()[-1]  # Ray may complain before that where the machine is busy
     assert last == "interrupted; run the same line again: what is finished stays, the rest goes on", told
@@ -199,7 +207,7 @@ def test_a_cluster_of_another_version_is_refused(two_nodes, tmp_path):
         _internal_kv_put("CLUSTER_METADATA", other, **key)
         try:
             driver = drive(two_nodes.address, tmp_path, "sleep", 1)
-            _, told = driver.communicate(timeout=120)
+            _, told = driver.communicate(timeout=900)
         finally:
             _internal_kv_put("CLUSTER_METADATA", facts, **key)
     assert driver.returncode == 2
