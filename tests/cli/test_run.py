@@ -102,5 +102,6 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(home, tmp_path, ca
 
 
 def test_a_dry_run_of_a_finished_run_has_nothing_to_measure(home, capsys):
+    assert run(home, "--pipelines", "identity(z),ms(z)", "--report", "false") == 0
     assert run(home, "--pipelines", "identity(z),ms(z)", "--dry_run", "true") == 0
     assert "nothing is left to compute" in capsys.readouterr().out
