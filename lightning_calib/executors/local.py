@@ -115,14 +115,12 @@ class LocalExecutor(Executor):
                 yield outcome
 
     def _in_this_process(self, jobs: Sequence[Job], work: Callable[[Job], None]) -> Iterator[Outcome[Job]]:
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
         try:
-            for self._here in jobs:
-                yield Outcome(self._here, attempt(work, self._here), HERE)
+            with torch_threads(self.threads):
+                for self._here in jobs:
+                    yield Outcome(self._here, attempt(work, self._here), HERE)
         finally:
             self._here = None
-            torch.set_num_threads(before)
 
     def _worker(self, slot: int) -> "_Worker":
         if self._logs is None:
@@ -204,6 +202,17 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Let torch use so many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

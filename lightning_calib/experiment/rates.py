@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
+from lightning_calib.executors.local import torch_threads
 from lightning_calib.experiment.evaluation_jobs import evaluation_job
 from lightning_calib.experiment.fit_jobs import fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
@@ -87,7 +87,7 @@ class Rates:
 
 def measure(experiment: Experiment) -> Rates:
     """Measure the parts of an experiment on a few voxels of its cases; nothing is written beside the store."""
-    with _threads(experiment.threads):
+    with torch_threads(experiment.threads):
         sample = Strips.of(experiment)
         names = dict.fromkeys(["identity", *(PipelineName.parse(name).calibrator for name in experiment.names)])
         calibrators = {name: _calibrator(sample, name, experiment.solver) for name in names}
@@ -205,13 +205,3 @@ def _start() -> tuple[float, int]:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     seconds, memory = done.stdout.split()[-2:]
     return float(seconds), int(memory)
-
-
-@contextmanager
-def _threads(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
