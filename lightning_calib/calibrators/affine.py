@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.functional.penalty import dirichlet_penalty
+from lightning_calib.functional.penalty import Reduction, dirichlet_penalty
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class AffineCalibrator(Calibrator):
         features = self.inputs(logits).features
         return (weight[0].to(logits) @ features + bias[0].to(logits).unsqueeze(-1)).log_softmax(dim=1)
 
-    def penalty(self, lam: float, mu: float) -> Tensor:
+    def penalty(self, lam: float, mu: float, reduction: Reduction = "mean") -> Tensor:
         """:func:`dirichlet_penalty` of the assembled matrices."""
-        return dirichlet_penalty(*self.assemble(), lam, mu)
+        return dirichlet_penalty(*self.assemble(), lam, mu, reduction)
 
 
 class VectorScaling(AffineCalibrator):
