@@ -90,7 +90,7 @@ def mean_nll(
 
 
 class Regularization:
-    """``mean_i R(W_i, b_i)`` and the ridge of a calibrator as it is when called; knows the identity from the first call.
+    """``mean_i R(W_i, b_i)`` and the ridge of a calibrator when called; knows the identity from the first call on.
 
     Args:
         calibrator: the calibrator.
