@@ -6,7 +6,7 @@ import torch
 from lightning_calib.calibrators import build
 from lightning_calib.calibrators.fiducio import from_fiducio
 from lightning_calib.solvers import fit
-from tests.references.authors import GAPS, fitted, penalty, quickly_fitted
+from tests.references.authors import GAPS, KINDS, fitted, penalty, quickly_fitted
 
 CONDITIONAL = ("cdc", *GAPS)
 
@@ -57,6 +57,15 @@ def test_both_find_the_same_optimum(name, strength):
     calibrator, certificate = ours(name, logits, target, lam=lam, mu=strength, tolerance=1e-8)
     torch.testing.assert_close(calibrator(logits), expected, rtol=0, atol=1e-4)
     assert certificate.objective < certificate.identity_objective - 1e-3
+
+
+def test_in_float32_theirs_ends_where_the_loss_no_longer_changes():
+    """The NLL is as low to 1e-6; log-probabilities, in which it is flat, are further away."""
+    logits, target = drawn("cdc")
+    found = KINDS["cdc"](optimizer="lbfgs", max_iter=3000).fit(logits, target).transform(logits).log()
+    calibrator, certificate = ours("cdc", logits, target, lam=0.0, mu=0.0, tolerance=1e-8)
+    assert nll(found, target) == pytest.approx(certificate.nll, abs=1e-6)
+    assert (calibrator(logits) - found).abs().max() > 1e-4
 
 
 def test_the_sum_over_experts_is_not_theirs():
