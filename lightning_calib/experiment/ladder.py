@@ -57,11 +57,20 @@ class HeldOut:
     folds: int
     paths: tuple[HeldOutPath, ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Pipelines of the candidates."""
+        return tuple(path.pipeline for path in self.paths)
+
     def only(self, candidates: Collection[str]) -> "HeldOut":
         """The table of some candidates, and of the reference."""
         reference, *others = self.paths
         kept = [path for path in others if path.pipeline in candidates]
         return HeldOut(self.groups, self.folds, (reference, *kept))
+
+    def followed_by(self, paths: Iterable[HeldOutPath]) -> "HeldOut":
+        """The table with further candidates at the top of the ladder."""
+        return HeldOut(self.groups, self.folds, (*self.paths, *paths))
 
     def without(self, group: int) -> "HeldOut":
         """The table as if a group had not been there."""

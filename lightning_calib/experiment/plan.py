@@ -49,6 +49,11 @@ class FitJob:
         """Whether the calibrator looks at neighbours: it is fitted by adam over whole images, which takes longest."""
         return self.name.cls.looks_at == "neighbourhood"
 
+    @property
+    def stacked(self) -> bool:
+        """Whether the calibrator is put together from others."""
+        return self.name.cls.solver == "stacking"
+
     def seed(self, seed: int) -> int:
         """The job's own seed, from the experiment's seed, the repeat and the pipeline.
 

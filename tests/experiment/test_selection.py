@@ -9,6 +9,7 @@ import torch
 
 from lightning_calib.calibrators import build
 from lightning_calib.experiment.crossfit import CrossFitter
+from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.folds import FoldedVoxels, choose_level, draw, group_weights, inclusion, make_folds
 from lightning_calib.experiment.group_fit import GroupFitter
 from lightning_calib.experiment.held_out import held_out_table
@@ -137,13 +138,15 @@ def test_a_sample_of_voxels_judges_as_all_of_them_do(agreeing):
     assert whole[0] == pytest.approx(part[0], abs=0.1)
 
 
-def test_samples_for_stacking_are_one_table(found):
-    sample = found.samples["p"]
+def test_samples_for_stacking_are_one_table(agreeing):
+    store, groups = agreeing
+    evidence = Evidence(store, store.case_ids, groups, CANDIDATES)
+    sample = evidence.sample("p", {"cms_op(p)": 1.0}, CANDIDATES)
     assert sample.pipelines == tuple(CANDIDATES)
     assert sample.log_q.dtype == np.float32
     assert sample.log_q.shape == (3, len(sample.weights)) == (3, len(sample.group))
     assert sample.weights.sum() == pytest.approx(1)
-    reference = found.held_out.paths[0].nll[-1].mean()
+    reference = evidence.table.paths[0].nll[-1].mean()
     assert -(sample.log_q[0] * sample.weights).sum() == pytest.approx(reference, abs=1e-6)
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_calib.calibrators import load_calibrator
+from lightning_calib.calibrators import PipelineName, Stack, load_calibrator
+from lightning_calib.deployment.refit import refit
 from lightning_calib.experiment import layout, selection_jobs
 from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.selection import choose, select_by_groups
@@ -54,6 +55,23 @@ def test_one_cross_fit_gives_what_several_would(outputs):
     alone = select_by_groups(outputs, outputs.case_ids, outputs.groups, few)
     assert choose(shared, few).to_dict() == alone.to_dict()
     assert len(choose(shared, [*few, "dc(p)"]).rungs) == 2
+
+
+def test_a_stack_is_a_pipeline_of_a_run(outputs, tmp_path):
+    results = run_grouped(outputs.path, tmp_path / "calibration", pipelines="identity(p),ts(p),stack(p)", cal=0.6)
+    assert results.failures == []
+    record = results.fit(0, "stack(p)")
+    assert sum(part["weight"] for part in record.certificate["parts"].values()) == pytest.approx(1)
+    assert record.val_nll < record.identity_val_nll
+    stack, scores = results.calibrator(0, "stack(p)"), results.cases_of(0, "stack(p)")
+    assert isinstance(stack, Stack)
+    assert stack.preserves == "order"
+    assert all(row.score("flip") == 0 for row in scores)
+    assert [rung["pipeline"] for rung in results.selection().choices["order"]["rungs"]] == ["ts(p)", "stack(p)"]
+    again, facts = refit(results, outputs, PipelineName.parse("stack(p)"))
+    assert facts["certificate"]["solver"] == "stacking"
+    assert isinstance(again, Stack)
+    assert facts["nll"] < facts["identity_nll"]
 
 
 def test_workers_do_not_change_a_byte(outputs, run, tmp_path):
