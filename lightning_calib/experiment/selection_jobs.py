@@ -39,7 +39,7 @@ class SelectionJob:
 
 def selection_jobs(experiment: Experiment) -> list[SelectionJob]:
     """All selections of an experiment, the longest first; none where it selects as the paper does."""
-    if experiment.selection == "paper":
+    if not experiment.by_groups:
         return []
     return [SelectionJob(None), *map(SelectionJob, range(experiment.repeats))]
 

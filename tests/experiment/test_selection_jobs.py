@@ -8,6 +8,7 @@ from lightning_calib.calibrators import PipelineName, Stack, load_calibrator
 from lightning_calib.deployment.refit import refit
 from lightning_calib.experiment import layout, selection_jobs
 from lightning_calib.experiment.evidence import Evidence
+from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.selection import choose, select_by_groups
 from lightning_calib.experiment.selection_jobs import SelectionJob, group_level, pending_selections, selection_hash
 from lightning_calib.experiment.selection_records import read_selection
@@ -145,6 +146,18 @@ def test_groups_that_the_partition_tears_apart_are_told(tmp_path):
     assert record.level == "site"
     assert not record.unseen
     assert set(record.test_groups.values()) <= {f"g{number:02d}" for number in range(6)}
+
+
+def test_groups_are_the_default_where_there_are_any(outputs, tmp_path):
+    assert Experiment(outputs).by_groups
+    assert Experiment(outputs).keeps_groups
+    assert not Experiment(outputs, group_level="site").keeps_groups  # that level stays whole as it is
+    assert not Experiment(outputs, selection="paper").by_groups
+    single = write_store(tmp_path / "outputs")
+    assert not single.group_levels
+    assert not Experiment(single).by_groups
+    assert Experiment(single, selection="groups").by_groups
+    assert Experiment(single).describe()["selection"] == "paper"
 
 
 def test_the_paper_selects_nothing_by_groups(outputs, tmp_path):

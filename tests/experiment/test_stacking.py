@@ -54,7 +54,7 @@ def test_a_stack_keeps_the_order_and_a_part_of_the_identity(divided):
 
 
 def test_a_stack_at_the_top_of_the_ladder(divided):
-    store, evidence = divided
+    _, evidence = divided
     stacks = stacks_among(evidence, ["ts(p)", "stack(p)"])
     found = choose(evidence, ["ts(p)"], stacks, alpha=0.999)  # nearly everything is accepted
     assert [rung.pipeline for rung in found.rungs] == ["ts(p)", "stack(p)"]
