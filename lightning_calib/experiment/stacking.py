@@ -9,8 +9,9 @@ import numpy as np
 
 from lightning_calib.calibrators import PipelineName, Stack
 from lightning_calib.experiment.evidence import Evidence
+from lightning_calib.experiment.group_statistics import strongest_within
 from lightning_calib.experiment.held_out import HeldOutSample
-from lightning_calib.experiment.ladder import LADDER, HeldOutPath, climb
+from lightning_calib.experiment.ladder import LADDER, HeldOutPath
 from lightning_calib.experiment.statistics import Floats
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.pooling import Pooling
@@ -75,7 +76,7 @@ def stack_by_groups(evidence: Evidence, pooling: Pooling, keep: Cone | None = "o
     It is the identity where there are too few groups to tell.
 
     Args:
-        evidence: the cross-fitted candidates, the identity of the pooling among them; their strengths are the ladder's.
+        evidence: the cross-fitted candidates, the identity of the pooling among them; each at its best strength.
         pooling: of the stack.
         keep: take only candidates that keep at least this much of the ranking: the stack then keeps it, too.
         floor: least weight of the identity; ``-log(floor)`` then bounds what a voxel can lose.
@@ -83,7 +84,7 @@ def stack_by_groups(evidence: Evidence, pooling: Pooling, keep: Cone | None = "o
     if evidence.table is None:
         return _identity(evidence, pooling)
     own = [name for name in evidence.table.names if PipelineName.parse(name).preserves in _KEPT[keep]]
-    strengths = {rung.pipeline: rung.strength for rung in climb(evidence.table).rungs}
+    strengths = {path.pipeline: path.strengths[strongest_within(path.nll, 0.0)] for path in evidence.table.paths}
     sample = evidence.sample(pooling, strengths, own)
     weights = fit_weights(sample.log_q, sample.weights, floor)
     used = [k for k, weight in enumerate(weights.weights) if weight > 0]
