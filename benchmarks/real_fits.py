@@ -3,9 +3,9 @@
 python benchmarks/real_fits.py --outputs '[runs/hippocampus/outputs,runs/massroads_crops/outputs]' \
     [--pipelines "ts(p),gs(p),cms_op(p),lts_ti(p)"] [--reference "lts_ti(p)"] [--cal .4] [--val .1]
 
-Each pipeline is fitted with the defaults of its solver, on one thread; by Adam with several learning rates, of which the
-best on ``val`` counts, with the seconds of that one fit. Groups of the store stay whole. Pooled maps and distances are
-made beforehand and kept beside the store.
+Each pipeline is fitted with the defaults of its solver, on one thread; by Adam with several learning rates, of which
+the best on ``val`` counts, with the seconds of that one fit. Groups of the store stay whole. Pooled maps and distances
+are made beforehand and kept beside the store.
 """
 
 import time
@@ -89,6 +89,7 @@ def main(
     reference: str = "lts_ti(p)",
     cal: float = 0.4,
     val: float = 0.1,
+    test: float | None = None,
     rates: list[float] = [1e-2, 3e-3, 1e-3],  # noqa: B006  # not changed
     seed: int = 0,
 ) -> None:
@@ -100,13 +101,14 @@ def main(
         reference: what NLL and seconds are compared with; it is fitted, too.
         cal: share of the cases to fit on.
         val: share of the cases by which early stopping goes.
+        test: share of the cases to judge on; by default the rest.
         rates: learning rates of Adam to choose from.
         seed: seed of the division and of what solvers draw.
     """
     torch.set_num_threads(1)
     names = [PipelineName.parse(text) for text in dict.fromkeys([*pipelines.split(","), reference])]
     for folder in outputs:
-        data = StoredOutputsDataModule(folder, cal=cal, val=val, seed=seed, group_aware=True)
+        data = StoredOutputsDataModule(folder, cal=cal, val=val, test=test, seed=seed, group_aware=True)
         warm_up(data, names)
         fits, figures = {}, {}
         for name in names:
