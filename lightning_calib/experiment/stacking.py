@@ -64,7 +64,7 @@ def parts_of(pooling: Pooling) -> tuple[str, ...]:
 
     Example:
         >>> parts_of("p")
-        ('identity(p)', 'ts(p)', 'cms_op(p)')
+        ('identity(p)', 'ts(p)', 'gs(p)', 'cms_op(p)')
     """
     names = map(PipelineName.parse, LADDER)
     return tuple(str(name) for name in names if name.pooling == pooling and name.preserves == "order")

@@ -65,7 +65,7 @@ def test_a_stack_at_the_top_of_the_ladder(divided):
 
 
 def test_pipelines_to_cross_fit():
-    assert with_parts(["dc(p)", "stack(z)"]) == ("dc(p)", "identity(z)", "ts(z)", "cms_op(z)")
+    assert with_parts(["dc(p)", "stack(z)"]) == ("dc(p)", "identity(z)", "ts(z)", "gs(z)", "cms_op(z)")
 
 
 def test_too_few_groups_give_the_identity(tmp_path):
