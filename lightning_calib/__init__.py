@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         load_results,
     )
     from lightning_calib.calibrators import Calibrator, register_calibrator
+    from lightning_calib.calibrators.fiducio import from_fiducio, to_fiducio
     from lightning_calib.deployment import CalibratedEnsemble
     from lightning_calib.executors.base import Executor, register_executor
     from lightning_calib.experiment.trackers import register_tracker
@@ -33,6 +34,7 @@ _PLACES = {
         *("from_arrays", "import_nnunet", "load_model", "load_results"),
     ),
     "lightning_calib.calibrators": ("Calibrator", "register_calibrator"),
+    "lightning_calib.calibrators.fiducio": ("from_fiducio", "to_fiducio"),
     "lightning_calib.deployment": ("CalibratedEnsemble",),
     "lightning_calib.executors.base": ("Executor", "register_executor"),
     "lightning_calib.experiment.trackers": ("register_tracker",),
@@ -54,6 +56,7 @@ __all__ = [
     "Study",
     "calibrate",
     "from_arrays",
+    "from_fiducio",
     "import_nnunet",
     "load_model",
     "load_results",
@@ -62,6 +65,7 @@ __all__ = [
     "register_score",
     "register_study",
     "register_tracker",
+    "to_fiducio",
 ]
 
 

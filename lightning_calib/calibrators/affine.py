@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
-from lightning_calib.functional.penalty import dirichlet_penalty
+from lightning_calib.functional.penalty import Reduction, dirichlet_penalty
 
 
 class AffineCalibrator(LinearCalibrator):
@@ -31,9 +31,9 @@ class AffineCalibrator(LinearCalibrator):
         features = self.inputs(logits).features
         return (weight[0].to(logits) @ features + bias[0].to(logits).unsqueeze(-1)).log_softmax(dim=1)
 
-    def penalty(self, lam: float, mu: float) -> Tensor:
+    def penalty(self, lam: float, mu: float, reduction: Reduction = "mean") -> Tensor:
         """:func:`dirichlet_penalty` of the assembled matrices."""
-        return dirichlet_penalty(*self.assemble(), lam, mu)
+        return dirichlet_penalty(*self.assemble(), lam, mu, reduction)
 
 
 class VectorScaling(AffineCalibrator):

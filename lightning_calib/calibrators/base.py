@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.devices import chunk_values
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.functional.preservation import preserve
 
 LooksAt = Literal["voxel", "neighbourhood", "features"]
@@ -54,6 +55,7 @@ class Calibrator(nn.Module):
             only merge, and checking the argmax is enough.
         looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
             then fitted on whole images), or further ``features``.
+        conditional: whether each predicted class has an expert, parameters of its own.
         solver: the solver that suits it; ``stacking`` where it is put together from others that were fitted.
         searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
 
@@ -68,6 +70,7 @@ class Calibrator(nn.Module):
     preserves: Cone | None = None
     monotone: bool = False
     looks_at: LooksAt = "voxel"
+    conditional: ClassVar[bool] = False
     solver: ClassVar[FittedBy] = "adam"
     searched: ClassVar[tuple[str, ...]] = ()
 
@@ -160,7 +163,7 @@ class Calibrator(nn.Module):
         """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)``, where each voxel has its own."""
         return None
 
-    def penalty(self, lam: float, mu: float) -> Tensor:
+    def penalty(self, lam: float, mu: float, reduction: Reduction = "mean") -> Tensor:
         """Regulariser of the fit; nothing for calibrators without a matrix."""
         return torch.zeros((), dtype=torch.float32)
 

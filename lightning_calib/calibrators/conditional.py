@@ -44,6 +44,7 @@ class ConditionalDirichletCalibration(AffineCalibrator):
     name: ClassVar[str] = "cdc"
     description = "conditional Dirichlet calibration: one affine map for each predicted class"
     coordinates = "lightning_calib.solvers.coordinates:Coordinates"
+    conditional: ClassVar[bool] = True
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -98,6 +99,7 @@ class ConeScaling(AffineCalibrator):
 
     cone: ClassVar[Cone]
     coordinates = "lightning_calib.solvers.cones:ConeCoordinates"
+    conditional: ClassVar[bool] = True
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, parametrization: Parametrization = "clamp") -> None:
         super().__init__(num_classes, spatial_dims)

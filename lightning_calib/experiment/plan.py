@@ -242,6 +242,7 @@ class Experiment:
         fewer = {} if self.members is None else {"members": self.members}
         later = rounds(self.trials_of(job))[1:]  # earlier versions drew these one by one
         drawn = {"rounds": [len(places) for places in later]} if later else {}
+        experts = {"penalty": "mean"} if job.name.cls.conditional else {}  # earlier versions took the sum over experts
         split = self.split(job.repeat)
         return digest(
             {
@@ -257,6 +258,7 @@ class Experiment:
                 **local,
                 **fewer,
                 **drawn,
+                **experts,
             }
         )
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator
+from lightning_calib.functional.penalty import Reduction, expert_share
 from lightning_calib.solvers.certificate import Certificate
 from lightning_calib.solvers.collective import ALONE, Collective
 
@@ -113,10 +114,11 @@ class PassSolver(Solver):
             self.accumulate(*batch)
 
 
-def strengths(lam: float, mu: float, eps: float) -> dict[str, float]:
-    """Strengths of penalties and ridge by name; refuses those that make no convex objective."""
+def strengths(lam: float, mu: float, eps: float, reduction: Reduction) -> dict[str, float | str]:
+    """Penalties and ridge by name; refuses those that make no convex objective."""
     found = {"lam": lam, "mu": mu, "eps": eps}
     for name, value in found.items():
         if not 0 <= value < torch.inf:
             raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
-    return found
+    expert_share(1, reduction)
+    return {**found, "reduction": reduction}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import LinearCalibrator
+from lightning_calib.functional.penalty import Reduction, expert_share
 from lightning_calib.solvers.base import PassSolver, SolverName, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
@@ -58,6 +59,7 @@ class NewtonSolver(PassSolver):
         centre: where the ridge pulls to: a calibrator of the same class; the identity by default.
         known: an earlier fit of the same class on the same voxels with the same weights; what its first pass learned
             is taken over.
+        reduction: ``mean`` or ``sum`` of the penalty over experts.
 
     Example:
         >>> from lightning_calib.calibrators import TemperatureScaling
@@ -91,9 +93,10 @@ class NewtonSolver(PassSolver):
         case_weights: Mapping[str, float | Tensor] | None = None,
         centre: LinearCalibrator | None = None,
         known: Self | None = None,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(calibrator, ignore_index, collective)
-        self.hyperparameters, self.coordinates = strengths(lam, mu, eps), coordinates_of(calibrator)
+        self.hyperparameters, self.coordinates = strengths(lam, mu, eps, reduction), coordinates_of(calibrator)
         self.max_passes, self.tolerance = max_passes, tolerance
         usual = 10 * calibrator.num_classes if centre is None else 0
         self.min_voxels = usual if min_voxels is None else min_voxels
@@ -105,7 +108,8 @@ class NewtonSolver(PassSolver):
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
         identity = self.coordinates.identity().expand_as(start)
         centres = identity if centre is None else coordinates_of(centre).read()
-        pulls = [Regularizer.build(self.coordinates, lam, mu, eps, point) for point in centres]
+        share = expert_share(self.coordinates.num_experts, reduction)
+        pulls = [Regularizer.build(self.coordinates, share * lam, share * mu, eps, point) for point in centres]
         self.experts = [ExpertFit(theta, pull) for theta, pull in zip(start, pulls, strict=True)]
         self.counts: Counts | None = None
         self.survey: Survey | None = self._new_survey()

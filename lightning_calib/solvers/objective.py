@@ -1,9 +1,9 @@
 r"""The objective of every fit, differentiable, for solvers that need nothing but gradients.
 
 .. math::
-    \frac1N \sum_v -\log q_{y_v} + \sum_i R(W_i, b_i) + \frac{\varepsilon}{2} |\theta - \theta_{identity}|^2
+    \frac1N \sum_v -\log q_{y_v} + \frac1E \sum_i R(W_i, b_i) + \frac{\varepsilon}{2} |\theta - \theta_{identity}|^2
 
-with ``N`` the voxels that count, over all experts. Without the ridge there is usually no optimum: an absent class
+with ``N`` the voxels that count, over all ``E`` experts. Without the ridge there is usually no optimum: an absent class
 drives its weights to infinity, and directions that softmax cannot see stay undecided.
 """
 
@@ -21,6 +21,7 @@ from lightning_calib.calibrators import (
 )
 from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.devices import sums_device
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 
@@ -108,22 +109,30 @@ def mean_nll(
 
 
 class Regularization:
-    """``sum_i R(W_i, b_i)`` and the ridge of a calibrator as it is when called; knows the identity from the first call.
+    """``mean_i R(W_i, b_i)`` and the ridge of a calibrator when called; knows the identity from the first call on.
 
     Args:
         calibrator: the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
         eps: strength of the ridge.
+        reduction: ``mean`` or ``sum`` of the penalty over experts.
     """
 
-    def __init__(self, calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS) -> None:
-        self.calibrator, self.lam, self.mu, self.eps = calibrator, lam, mu, eps
+    def __init__(
+        self,
+        calibrator: Calibrator,
+        lam: float = LAM,
+        mu: float = MU,
+        eps: float = EPS,
+        reduction: Reduction = "mean",
+    ) -> None:
+        self.calibrator, self.lam, self.mu, self.eps, self.reduction = calibrator, lam, mu, eps, reduction
         self._identity: list[Tensor] = []
 
     def __call__(self) -> Tensor:
         """What is added to the mean NLL."""
-        return self.calibrator.penalty(self.lam, self.mu) + self.ridge()
+        return self.calibrator.penalty(self.lam, self.mu, self.reduction) + self.ridge()
 
     def ridge(self) -> Tensor:
         """``(eps / 2) |theta - theta_identity|²``; 0 for calibrators without convex coordinates."""
@@ -160,12 +169,14 @@ def ridge(calibrator: Calibrator, eps: float = EPS) -> Tensor:
     return Regularization(calibrator, eps=eps).ridge()
 
 
-def regularization(calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS) -> Tensor:
-    """``sum_i R(W_i, b_i)`` and the ridge: what is added to the mean NLL.
+def regularization(
+    calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS, reduction: Reduction = "mean"
+) -> Tensor:
+    """``mean_i R(W_i, b_i)`` and the ridge: what is added to the mean NLL.
 
     Example:
         >>> from lightning_calib.calibrators import build
         >>> regularization(build("cms_op", 3)).item()
         0.0
     """
-    return Regularization(calibrator, lam, mu, eps)()
+    return Regularization(calibrator, lam, mu, eps, reduction)()

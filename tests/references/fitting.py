@@ -75,9 +75,12 @@ def identity(name, c):
 
 
 class Problem:
-    """Objective and gradient of a fit on logits (n, C) and labels (n,), with weights (n,) and a centre (P,)."""
+    """Objective and gradient of a fit on logits (n, C) and labels (n,), with weights (n,) and a centre (P,).
 
-    def __init__(self, name, logits, target, lam, mu, eps, weights=None, centre=None):
+    The penalty is the mean over experts, or their sum.
+    """
+
+    def __init__(self, name, logits, target, lam, mu, eps, weights=None, centre=None, reduction="mean"):
         self.name, self.c = name, logits.shape[1]
         self.lam, self.mu, self.eps = lam, mu, eps
         self.order = order_of(logits, name)
@@ -99,6 +102,7 @@ class Problem:
         self.strength = np.full((self.c, self.c + 1), lam / (self.c * (self.c - 1)))
         self.strength[np.arange(self.c), np.arange(self.c)] = 0
         self.strength[:, self.c] = mu / self.c
+        self.strength /= self.experts if reduction == "mean" else 1
 
     def value(self, flat, gradient=False):
         total, slopes = 0.0, []

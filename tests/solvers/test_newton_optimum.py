@@ -15,9 +15,9 @@ AFFINE = ["ts", "vs", "ms", "ms_c", "dc"]
 EXPERTS = ["cdc", "cms_ap", "cms_op"]
 
 
-def problem(name, logits, target, lam=1e-3, mu=1e-3, eps=1e-8):
+def problem(name, logits, target, lam=1e-3, mu=1e-3, eps=1e-8, reduction="mean"):
     voxels = logits.movedim(1, -1).flatten(0, -2).numpy()
-    return Problem(name, voxels, target.flatten().numpy(), lam, mu, eps)
+    return Problem(name, voxels, target.flatten().numpy(), lam, mu, eps, reduction=reduction)
 
 
 @pytest.mark.parametrize("name", AFFINE + EXPERTS)
@@ -56,6 +56,20 @@ def test_strong_and_zero_regularisation_reach_the_optimum(name):
     for lam, mu in ((0.0, 0.0), (0.0, 0.1), (10.0, 0.0)):
         certificate = fit(fresh(name, 3), logits, target, lam=lam, mu=mu)
         assert abs(certificate.objective - problem(name, logits, target, lam, mu).solve()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["ms", "cdc", "cms_ap"])
+def test_the_sum_over_experts_on_request(name):
+    logits, target = confused(num_classes=3, count=2, size=24, seed=5)
+    strong = {"lam": 0.1, "mu": 0.1}
+    mean, total = (fit(fresh(name, 3), logits, target, **strong, reduction=kind) for kind in ("mean", "sum"))
+    oracle = problem(name, logits, target, **strong, reduction="sum")
+    assert abs(total.objective - oracle.solve()) < 1e-6
+    assert (mean.hyperparameters["reduction"], total.hyperparameters["reduction"]) == ("mean", "sum")
+    if name == "ms":  # one expert: the mean is the sum
+        assert total.objective == mean.objective
+    else:
+        assert total.objective > mean.objective + 1e-3
 
 
 @pytest.mark.parametrize("name", ["ts", "ms", "cms_ap"])
