@@ -18,6 +18,7 @@ from jsonargparse import auto_cli
 
 from lightning_calib.calibrators import Calibrator, LinearCalibrator, PipelineName
 from lightning_calib.experiment.fitting import fresh
+from lightning_calib.outputs.partition import PARTS
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import AdamSolver, make_solver
 from lightning_calib.solvers.stream import KeptWalk
@@ -77,7 +78,7 @@ def warm_up(data: StoredOutputsDataModule, names: list[PipelineName]) -> None:
     """Make pooled maps and distances, so that no fit pays for them."""
     for pooling in dict.fromkeys(name.pooling for name in names):
         data.pooling = pooling
-        for case_id in data.store.case_ids:
+        for case_id in (case_id for part in PARTS for case_id in data.ids(part)):
             data.cases.pooled(case_id)
     for case_id in data.ids("test"):
         data.distance(case_id)
@@ -115,7 +116,7 @@ def main(
             fits[str(name)] = fitted(name, data, seed, rates)
             figures[str(name)] = judged(name, fits[str(name)].calibrator, data)
             print(f"{name}: {figures[str(name)]['nll']:.5f}, {fits[str(name)].seconds:.1f} s", flush=True)
-        sizes = ", ".join(f"{part} {len(data.ids(part))}" for part in ("cal", "val", "test"))
+        sizes = ", ".join(f"{part} {len(data.ids(part))}" for part in PARTS)
         best = figures[reference]["nll"], fits[reference].seconds
         rows = [row(name, fits[name], figures[name], *best) for name in fits]
         print(f"\n{folder}: {data.num_classes} classes; cases: {sizes}\n\n{markdown(HEADER, rows)}\n", flush=True)

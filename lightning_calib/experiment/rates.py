@@ -132,9 +132,9 @@ def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> Ca
     calibrator = fresh()
     assert isinstance(calibrator, LinearCalibrator)
     plain, kept = Walk(calibrator, sample.ignore_index), KeptWalk(calibrator, sample.ignore_index)
-    prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
+    prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])
     for batch in sample.batches:
-        list(kept(*batch))  # type: ignore[arg-type]
+        list(kept(*batch))
     solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
     assert isinstance(solver, PassSolver)
     passes: list[float] = []
@@ -174,11 +174,12 @@ def _judge(sample: Strips, calibrator: Calibrator, walk: KeptWalk | None) -> flo
 def _score(sample: Strips, calibrator: Calibrator) -> float:
     manifest = sample.store.manifest
     task = EvaluationTask({"it": calibrator}, sample.ignore_index, manifest.background)
-    distances = [boundary_distance(target, sample.ignore_index) for _, target, _ in sample.batches]
+    distances = [boundary_distance(target, sample.ignore_index) for _, target, *_ in sample.batches]
 
     def work() -> None:
-        for (logits, target, case_ids), distance in zip(sample.batches, distances, strict=True):
-            task.test_step({"logits": logits, "target": target, "case_id": case_ids, "distance": distance}, 0)
+        for batch, distance in zip(sample.batches, distances, strict=True):
+            named = dict(zip(("logits", "target", "case_id", "features"), batch, strict=False))
+            task.test_step({**named, "distance": distance}, 0)
 
     with torch.inference_mode():
         return seconds_of(work)

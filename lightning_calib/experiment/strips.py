@@ -74,7 +74,7 @@ class Strips:
     @property
     def voxels(self) -> int:
         """Voxels of all strips."""
-        return sum(target.numel() for _, target, _ in self.batches)
+        return sum(batch[1].numel() for batch in self.batches)
 
     def pooling(self, folder: Path) -> float:
         """Seconds a voxel of a pooled map: pooling, check, file."""
@@ -94,7 +94,7 @@ class Strips:
         """Seconds a voxel of the map of distances."""
 
         def work() -> None:
-            for _, target, _ in self.batches:
+            for _, target, *_ in self.batches:
                 save_file({"map": boundary_distance(target, self.ignore_index)[0]}, folder / "map")
 
         return seconds_of(work) / self.voxels
