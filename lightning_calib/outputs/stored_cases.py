@@ -1,12 +1,15 @@
 """Stored cases as a fit sees them: pooled, with everything that does not count marked as ignored."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.features import NEED_MEMBERS, OF_CASE, check_features, make_features
 from lightning_calib.functional.pooling import Pooling, pool
 from lightning_calib.outputs.cache import CaseCache
+from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore, StoredCase
 
 Outside = Literal["exclude", "background_certain", "one_hot_logits"]
@@ -61,6 +64,28 @@ class StoredCases:
             return logits
         return torch.where(valid, logits, self._fill(case, pooling))
 
+    def features(self, case_id: str, names: Sequence[str], pooling: Pooling | None = None) -> Tensor | None:
+        """Features ``(F, *S)`` of a case in float32, see :mod:`lightning_calib.functional.features`.
+
+        Args:
+            case_id: the case.
+            names: which features, in this order; None comes back where there are none.
+            pooling: another pooling than the usual one.
+        """
+        if not names:
+            return None
+        self._refuse_lacking(names)
+        case, pooling = self.store[case_id], pooling or self.pooling
+        if case.valid is not None and self.outside != "exclude":
+            return self._filled_features(case, names, pooling)
+        found = self.cache.features(case_id, pooling)
+        return torch.stack([found[name] for name in names])
+
+    def feature_batch(self, case_id: str, names: Sequence[str]) -> Tensor | None:
+        """The same with a batch axis ``(1, F, *S)``."""
+        found = self.features(case_id, names)
+        return None if found is None else found[None]
+
     def target(self, case_id: str) -> Tensor:
         """Target ``(*S)`` of a case, without its logits."""
         case = self.store[case_id]
@@ -75,6 +100,24 @@ class StoredCases:
     def counted(self, case_id: str) -> Tensor:
         """Flat indices of the voxels that count."""
         return (self.target(case_id).flatten() != self.ignore_index).nonzero().squeeze(1)
+
+    def _filled_features(self, case: StoredCase, names: Sequence[str], pooling: Pooling) -> Tensor:
+        """Features of a case whose voxels outside are filled in all members; they are not kept."""
+        members, valid = case.logits, case.valid
+        assert valid is not None
+        batch = None if members is None else torch.where(valid, members.float(), self._fill(case, "z"))[None]
+        return make_features(names, self.pooled(case.case_id, pooling)[None], batch)[0]
+
+    def _refuse_lacking(self, names: Sequence[str]) -> None:
+        if self.store.manifest.keep == "members":
+            check_features(names)
+            return
+        if lacking := [name for name in check_features(names) if name in NEED_MEMBERS]:
+            other = "case_ts with features of its own" if set(names) <= set(OF_CASE) else "fts_pooled"
+            raise StoreError(
+                f"{self.store.path} keeps pooled maps alone, but {', '.join(lacking)} need the members' scores: "
+                f"predict again with --outputs.keep members, or use a calibrator that does without, such as {other}"
+            )
 
     def _fill(self, case: StoredCase, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, 1, ...)`` of every voxel outside."""
