@@ -93,8 +93,13 @@ class Calibrator(nn.Module):
         """Log-probabilities of logits ``(B, C, n)`` that are already in the precision of the computation."""
         raise NotImplementedError
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``."""
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``.
+
+        Args:
+            logits: pooled logits.
+            features: further maps ``(B, F, *S)``, for those that look at them.
+        """
         self.check_input(logits)
         with torch.autocast(logits.device.type, enabled=False):
             return self.apply_to(logits.to(self.compute_dtype(logits)))
@@ -112,7 +117,12 @@ class Calibrator(nn.Module):
             yield flat
             return
         values = chunk_values(flat.device, on_cpu=CHUNK_VALUES)
-        yield from torch.split(flat, max(1, values // (flat.shape[0] * flat.shape[1])), dim=-1)
+        yield from torch.split(flat, max(1, values // (flat.shape[0] * self.voxel_values)), dim=-1)
+
+    @property
+    def voxel_values(self) -> int:
+        """Numbers of a voxel that :meth:`calibrate` works with."""
+        return self.num_classes
 
     def start(self, logits: Tensor) -> Tensor:
         """Subtract each voxel's maximum where the calibrator is translation invariant."""
@@ -178,6 +188,16 @@ class Calibrator(nn.Module):
             f"num_classes={self.num_classes}, translation_invariant={self.translation_invariant}, "
             f"preserves={self.preserves}"
         )
+
+
+def seen_by(calibrator: Calibrator, features: Tensor | None) -> tuple[Tensor | None, ...]:
+    """What a call of a calibrator takes after the logits: the features, where it looks at them.
+
+    Example:
+        >>> seen_by(Calibrator(2), torch.ones(1, 1, 4))
+        ()
+    """
+    return (features,) if calibrator.looks_at == "features" else ()
 
 
 def check_finite(logits: Tensor) -> None:

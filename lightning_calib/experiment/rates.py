@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
+from lightning_calib.calibrators import Calibrator, LinearCalibrator, PipelineName, build
 from lightning_calib.executors.local import torch_threads
 from lightning_calib.experiment.evaluation_jobs import evaluation_job
 from lightning_calib.experiment.fit_jobs import fit_job
@@ -124,7 +124,7 @@ def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRate
 def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> CalibratorRates:
     """Figures of passes over prepared voxels, and of their preparation."""
     calibrator = fresh()
-    assert isinstance(calibrator, AffineCalibrator)
+    assert isinstance(calibrator, LinearCalibrator)
     plain, kept = Walk(calibrator, sample.ignore_index), KeptWalk(calibrator, sample.ignore_index)
     prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
     for batch in sample.batches:

@@ -87,12 +87,18 @@ class AdamSolver(PassSolver):
         """Whether epochs no longer get better."""
         return self.waited >= self.patience
 
-    def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+    def accumulate(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str] | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         """Take a step on a batch that is spread over the processes."""
         parameters = list(self.calibrator.parameters())
         # The first epoch looks at the values; later ones see them again, and no device is waited for.
         with torch.enable_grad(), nullcontext() if self.epoch == 0 else known_finite():
-            total, count = nll_sum(self.calibrator, logits, target, self.ignore_index)
+            total, count = nll_sum(self.calibrator, logits, target, self.ignore_index, features)
             count = self.collective.sum(count.to(total)).clamp(min=1)
             loss = total / count + self.regularization() / self.collective.size
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, EnsembleTemperatureScaling
+from lightning_calib.calibrators import Calibrator, EnsembleTemperatureScaling, LinearCalibrator
 from lightning_calib.solvers.adam import AdamSolver, adam_batches
 from lightning_calib.solvers.base import Batch, BatchKind, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate
@@ -38,11 +38,12 @@ def fit(
     """Fit a calibrator in place on pooled logits and labels.
 
     Args:
-        calibrator: any of the registry. TS, VS, MS, MS_c, DC, CDC and CMS are solved to the optimum by Newton's
+        calibrator: any of the registry. TS, GS, VS, MS, MS_c, DC, CDC and CMS are solved to the optimum by Newton's
             method, ETS by SLSQP, LTS trained by Adam.
         logits: pooled logits ``(B, C, *S)`` or a list of voxels ``(N, C)``; or batches: a list, a ``DataLoader``
             or anything else that can be iterated over again and gives ``(logits, target)``,
-            ``(logits, target, case_ids)`` or a mapping with ``"logits"``, ``"target"`` and perhaps ``"case_id"``.
+            ``(logits, target, case_ids)`` or a mapping with ``"logits"``, ``"target"`` and perhaps ``"case_id"``
+            and ``"features"``.
         target: labels ``(B, *S)`` or ``(N,)``; not with batches.
         ignore_index: label of voxels that do not count.
         lam: strength of the penalty on off-diagonal weights.
@@ -123,7 +124,7 @@ def make_solver(
     """
     suited = choose_solver(calibrator)
     kind = suited if solver == "auto" else solver
-    if kind == "newton" and isinstance(calibrator, AffineCalibrator):
+    if kind == "newton" and isinstance(calibrator, LinearCalibrator):
         shared: dict[str, Any] = {"ignore_index": ignore_index, "collective": collective}
         return NewtonSolver(calibrator, lam, mu, eps, **shared, walk=walk, **options)
     if kind == "slsqp" and isinstance(calibrator, EnsembleTemperatureScaling):
@@ -164,9 +165,9 @@ class Batches:
 
 
 def unpack(batch: AnyBatch) -> Batch:
-    """Logits, target and case ids of a batch in any of its forms."""
+    """Logits, target, case ids and features of a batch in any of its forms."""
     if isinstance(batch, Mapping):
-        return batch["logits"], batch["target"], batch.get("case_id")
+        return batch["logits"], batch["target"], batch.get("case_id"), batch.get("features")
     logits, target = batch[0], batch[1]
     case_ids: Sequence[str] | None = batch[2] if len(batch) > 2 else None
-    return logits, target, case_ids
+    return logits, target, case_ids, batch[3] if len(batch) > 3 else None

@@ -21,7 +21,7 @@ from lightning_calib.solvers.base import BatchKind
 from lightning_calib.solvers.fit import AnyBatch, batch_kind, unpack
 from lightning_calib.solvers.objective import EPS, LAM, MU, PooledNLL
 from lightning_calib.solvers.stream import Walk
-from lightning_calib.solvers.sums import AffineNLL, pooled_nll
+from lightning_calib.solvers.sums import LinearNLL, pooled_nll
 from lightning_calib.tasks.collective import StrategyCollective
 
 Batch = dict[str, Any]
@@ -203,7 +203,7 @@ class CalibrationTask(LightningModule):
         """Empty sums."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         skipped = fitting and not (self.val_every_pass or isinstance(self.machine, AdamSolver) or self.certificate)
-        self._val: list[PooledNLL | AffineNLL] = []
+        self._val: list[PooledNLL | LinearNLL] = []
         if not skipped:
             self._val.append(pooled_nll(self.calibrator, self.ignore_index, self.options["walk"]))
         if not skipped and math.isnan(self.identity_nll):

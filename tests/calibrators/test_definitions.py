@@ -24,6 +24,7 @@ COUNTS = {
     "cdc": lambda c: (c**2 * (c + 1), c * (c**2 - 1)),
     "cms_ap": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "cms_op": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
+    "gs": lambda c: (6 * c, 6 * c),
     "bias_only": lambda c: (c, c),
     "squeezed": lambda c: (1, 1),
     "order_stack": lambda c: (3 + 1 + c * (c**2 + 1), 2 + 1 + c**2 * (c - 1)),
@@ -153,6 +154,26 @@ def test_cms_against_the_oracle(name, seed, kind):
         lambda z: oracle.cone_scaling(z, p["inner"], p["first_row"], p["bias_gaps"], p["bias_first"], cone), logits
     )
     torch.testing.assert_close(calibrator(logits), expected, rtol=1e-8, atol=1e-8)
+
+
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
+def test_gap_splines_against_the_oracle(seed, kind):
+    calibrator = randomized("gs", 4, seed, dtype=torch.float64)
+    calibrator.knots.copy_(torch.tensor(np.random.default_rng(seed).exponential(3.0, 5)).cumsum(0))
+    calibrator.project_()
+    logits = hard_logits(seed, kind, 4, torch.float64)
+    slopes, knots = calibrator.coefficients.detach().numpy(), calibrator.knots.numpy()
+    expected = voxelwise(lambda z: oracle.gap_splines(z, slopes, knots), logits)
+    torch.testing.assert_close(calibrator(logits), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
+def test_gap_splines_are_the_identity_at_first_whatever_the_knots(seed, kind):
+    calibrator, logits = build("gs", 5), hard_logits(seed, kind, 5)
+    calibrator.knots.copy_(torch.rand(5, generator=torch.Generator().manual_seed(seed)).cumsum(0))
+    assert torch.equal(calibrator(logits), build("identity", 5)(logits))
 
 
 @pytest.mark.parametrize("name", ["cms_ap", "cms_op"])

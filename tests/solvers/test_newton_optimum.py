@@ -81,7 +81,7 @@ def test_known_map_is_recovered_as_log_probs(name):
         assert (found(logits).exp() - expected.exp()).abs().mean() < 0.004
 
 
-@pytest.mark.parametrize("name", AFFINE + EXPERTS)
+@pytest.mark.parametrize("name", [*AFFINE, *EXPERTS, "gs"])
 def test_never_loses_to_the_identity(name):
     logits, _ = confused(num_classes=3, count=1, size=24)
     target = draw(logits.log_softmax(1), 9)  # calibrated as it is
@@ -111,7 +111,7 @@ def test_limits_of_strong_regularisation(name):
         assert not torch.allclose(diagonal, torch.ones_like(diagonal), atol=0.05)
 
 
-@pytest.mark.parametrize("name", ["ts", "cms_ap", "cms_op"])
+@pytest.mark.parametrize("name", ["ts", "gs", "cms_ap", "cms_op"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_preserving_fits_flip_nothing(name, dtype):
     for seed in range(3):
@@ -127,7 +127,7 @@ def test_preserving_fits_flip_nothing(name, dtype):
 
 def test_objective_is_what_adam_minimises():
     logits, target = confused(num_classes=3, count=1, size=16)
-    for name in ("ts", "vs", "ms_c", "cdc", "cms_op"):
+    for name in ("ts", "gs", "vs", "ms_c", "cdc", "cms_op"):
         calibrator = fresh(name, 3)
         certificate = fit(calibrator, logits, target, eps=0.1)
         nll = torch.nn.functional.nll_loss(calibrator(logits), target).detach()
