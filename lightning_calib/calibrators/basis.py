@@ -33,7 +33,6 @@ class BasisCalibrator(LinearCalibrator):
 
     coordinates: ClassVar[str | None] = "lightning_calib.solvers.basis:BasisCoordinates"
     preserves: Cone | None = "order"
-    feature_names: tuple[str, ...] = ()
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -61,6 +60,14 @@ class BasisCalibrator(LinearCalibrator):
         identity = self.identity()
         low = torch.where(identity > 0, 1 / MAX_TEMPERATURE, 0.0)
         return low, torch.full_like(identity, 1 / MIN_TEMPERATURE)
+
+    def shrinkage(self) -> Tensor:
+        """Strength ``(J,)`` of the penalty on the square of each coefficient, of whatever expert: none."""
+        return torch.zeros_like(self.identity())
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """The shrinkage; strengths of penalties on matrices have no meaning here."""
+        return (self.shrinkage().to(self.coefficients) * self.coefficients.square()).sum()
 
     def change(self) -> Tensor:
         r"""``\theta - \iota (E, J)``, of coefficients within their bounds."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
 from lightning_calib.kit.files import digest
@@ -59,6 +60,17 @@ class ShardJob:
     def __str__(self) -> str:
         """One line for the progress display."""
         return f"{self.whole}, {len(self.case_ids)} cases from {self.case_ids[0]}"
+
+
+def kinds_of(name: PipelineName) -> list[Kind]:
+    """Kinds of the maps that a pipeline reads.
+
+    Example:
+        >>> kinds_of(PipelineName.parse("ts(z)")), kinds_of(PipelineName.parse("fts(p)"))
+        (['z'], ['p', 'features-p'])
+    """
+    features: list[Kind] = [FEATURES_OF[name.pooling]] if name.cls.looks_at == "features" else []
+    return [name.pooling, *features]
 
 
 def shards(cases: Iterable[CaseRecord], voxels: int = SHARD_VOXELS) -> list[tuple[str, ...]]:

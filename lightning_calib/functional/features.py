@@ -44,7 +44,7 @@ class Scores:
     """What features are made of.
 
     Args:
-        pooled: logits ``(B, C, *S)``, two or three spatial axes.
+        pooled: logits ``(B, C, *S)``, with spatial axes.
         members: logits ``(B, M, C, *S)``; None where they are not known.
     """
 
@@ -101,12 +101,11 @@ def box_mean(values: Tensor, size: int) -> Tensor:
         >>> box_mean(torch.tensor([[[0.0, 3.0, 6.0, 0.0]]]), 3)
         tensor([[[1.5000, 3.0000, 3.0000, 3.0000]]])
     """
-    pool, kernels = _by_axis(values.ndim - 1, size)
-    average = nn_functional.avg_pool2d if pool == 2 else nn_functional.avg_pool3d
-    found = values.unsqueeze(1)
-    for kernel in kernels:  # box by box along each axis: the part of a box that lies in the image is a box, too
-        found = average(found, kernel, 1, [edge // 2 for edge in kernel], count_include_pad=False)
-    return found.squeeze(1)
+    for axis in range(1, values.ndim):  # the part of a box that lies in the image is a box: axis by axis
+        rows = _rows(values, axis)
+        means = nn_functional.avg_pool2d(rows, (size, 1), 1, (size // 2, 0), count_include_pad=False)
+        values = means.reshape(values.shape)
+    return values
 
 
 def dilated(mask: Tensor, radius: int) -> Tensor:
@@ -116,19 +115,16 @@ def dilated(mask: Tensor, radius: int) -> Tensor:
         >>> dilated(torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]), 2)
         tensor([[[1., 1., 1., 0.]]])
     """
-    pool, kernels = _by_axis(mask.ndim - 1, 2 * radius + 1)
-    largest = nn_functional.max_pool2d if pool == 2 else nn_functional.max_pool3d
-    found = mask.unsqueeze(1)
-    for kernel in kernels:
-        found = largest(found, kernel, 1, [edge // 2 for edge in kernel])
-    return found.squeeze(1)
+    for axis in range(1, mask.ndim):
+        largest = nn_functional.max_pool2d(_rows(mask, axis), (2 * radius + 1, 1), 1, (radius, 0))
+        mask = largest.reshape(mask.shape)
+    return mask
 
 
-def _by_axis(dims: int, size: int) -> tuple[int, list[list[int]]]:
-    """Spatial axes of the pooling to use, and a kernel along each of them."""
-    if dims not in (2, 3):
-        raise ValueError(f"features need images (B, C, H, W) or volumes (B, C, D, H, W), got {dims} spatial axes")
-    return dims, [[size if other == axis else 1 for other in range(dims)] for axis in range(dims)]
+def _rows(values: Tensor, axis: int) -> Tensor:
+    """``(B, *S)`` as ``(B, before, size, after)``: one axis, those before it and those behind it."""
+    before, after = (math.prod(sizes) for sizes in (values.shape[1:axis], values.shape[axis + 1 :]))
+    return values.reshape(values.shape[0], before, values.shape[axis], after)
 
 
 def predicted_boundary(winner: Tensor) -> Tensor:
@@ -220,12 +216,26 @@ def check_features(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def pick(features: Tensor | None, have: Sequence[str], want: Sequence[str]) -> Tensor | None:
+    """The features ``want`` out of maps ``(B, F, ...)`` of the features ``have``; None where none are wanted.
+
+    Example:
+        >>> pick(torch.tensor([[1.0, 2.0]]), ["votes", "entropy"], ["entropy"])
+        tensor([[2.]])
+    """
+    if features is None or not want:
+        return None
+    if lacking := [name for name in want if name not in have]:
+        raise ValueError(f"the features {', '.join(lacking)} are not there; there are {', '.join(have)}")
+    return features if tuple(have) == tuple(want) else features[:, [list(have).index(name) for name in want]]
+
+
 def make_features(names: Sequence[str], pooled: Tensor, members: Tensor | None = None) -> Tensor:
     """Maps of features, as the module's table defines them.
 
     Args:
         names: keys of ``FEATURES``.
-        pooled: pooled logits ``(B, C, *S)``, with two or three spatial axes.
+        pooled: pooled logits ``(B, C, *S)`` of whole images, not of a list of voxels.
         members: members' logits ``(B, M, C, *S)``; only some features need them.
 
     Returns:
@@ -239,6 +249,8 @@ def make_features(names: Sequence[str], pooled: Tensor, members: Tensor | None =
     lacking = [name for name in check_features(names) if members is None and name in NEED_MEMBERS]
     if lacking:
         raise ValueError(f"{', '.join(lacking)} cannot be made of pooled logits: give the members' (B, M, C, *S)")
+    if pooled.ndim < 3:
+        raise ValueError(f"features need images (B, C, *S), got the shape {tuple(pooled.shape)}")
     wide = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
     scores = Scores(wide, members)
     return torch.stack([FEATURES[name](scores) for name in names], dim=1)

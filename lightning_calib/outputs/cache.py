@@ -48,7 +48,7 @@ class CaseCache:
 
     def pooled(self, case_id: str, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, *S)``, float32, checked to be finite."""
-        case, kind = self.store[case_id], self._place(pooling)
+        case, kind = self.store[case_id], self.place(pooling)
         if kind is None:
             found, facts = case.pooled(pooling), {}
             if (case_id, pooling) not in self._checked:
@@ -60,7 +60,7 @@ class CaseCache:
 
     def features(self, case_id: str, pooling: Pooling) -> dict[str, Tensor]:
         """All features that the store allows, by name: maps ``(*S)``, float32; those of the case are expanded."""
-        case, place = self.store[case_id], self._place(FEATURES_OF[pooling])
+        case, place = self.store[case_id], self.place(FEATURES_OF[pooling])
         of_voxels, of_case = features_of(self.store.manifest)
         assert place is not None  # no store holds features itself
         maps, facts = self._get(case, place, lambda: _make_features(case, pooling))
@@ -74,7 +74,7 @@ class CaseCache:
 
     def missing(self, kind: Kind, case_ids: Iterable[str]) -> list[str]:
         """Cases of which a map is to be kept and is not there yet."""
-        place = self._place(kind)
+        place = self.place(kind)
         if place is None or not self.enabled:
             return []
         cases = [self.store[case_id] for case_id in case_ids]
@@ -90,7 +90,7 @@ class CaseCache:
         else:
             self.pooled(case_id, kind)  # type: ignore[arg-type]  # what is left are poolings
 
-    def _place(self, kind: Kind) -> str | None:
+    def place(self, kind: Kind) -> str | None:
         """Folder of a kind of maps; None where they are mapped from the cases themselves."""
         manifest = self.store.manifest
         if kind == DISTANCE:

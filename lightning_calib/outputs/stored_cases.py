@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.features import NEED_MEMBERS, OF_CASE, check_features, make_features
+from lightning_calib.functional.features import NEED_MEMBERS, check_features, make_features
 from lightning_calib.functional.pooling import Pooling, pool
 from lightning_calib.outputs.cache import CaseCache
 from lightning_calib.outputs.manifest import StoreError
@@ -76,8 +76,9 @@ class StoredCases:
             return None
         self._refuse_lacking(names)
         case, pooling = self.store[case_id], pooling or self.pooling
-        if case.valid is not None and self.outside != "exclude":
-            return self._filled_features(case, names, pooling)
+        filled = case.valid is not None and self.outside != "exclude"
+        if filled or not self.cache.enabled:
+            return self._made_features(case, names, pooling)
         found = self.cache.features(case_id, pooling)
         return torch.stack([found[name] for name in names])
 
@@ -101,22 +102,23 @@ class StoredCases:
         """Flat indices of the voxels that count."""
         return (self.target(case_id).flatten() != self.ignore_index).nonzero().squeeze(1)
 
-    def _filled_features(self, case: StoredCase, names: Sequence[str], pooling: Pooling) -> Tensor:
-        """Features of a case whose voxels outside are filled in all members; they are not kept."""
+    def _made_features(self, case: StoredCase, names: Sequence[str], pooling: Pooling) -> Tensor:
+        """Features that are not kept; voxels outside are filled in all members."""
         members, valid = case.logits, case.valid
-        assert valid is not None
-        batch = None if members is None else torch.where(valid, members.float(), self._fill(case, "z"))[None]
-        return make_features(names, self.pooled(case.case_id, pooling)[None], batch)[0]
+        if members is not None and valid is not None and self.outside != "exclude":
+            members = torch.where(valid, members.float(), self._fill(case, "z"))
+        return make_features(
+            names, self.pooled(case.case_id, pooling)[None], None if members is None else members[None]
+        )[0]
 
     def _refuse_lacking(self, names: Sequence[str]) -> None:
         if self.store.manifest.keep == "members":
             check_features(names)
             return
         if lacking := [name for name in check_features(names) if name in NEED_MEMBERS]:
-            other = "case_ts with features of its own" if set(names) <= set(OF_CASE) else "fts_pooled"
             raise StoreError(
                 f"{self.store.path} keeps pooled maps alone, but {', '.join(lacking)} need the members' scores: "
-                f"predict again with --outputs.keep members, or use a calibrator that does without, such as {other}"
+                "predict again with --outputs.keep members, or use fts_pooled or case_ts_pooled, which do without"
             )
 
     def _fill(self, case: StoredCase, pooling: Pooling) -> Tensor:
