@@ -82,11 +82,14 @@ class BasisCalibrator(LinearCalibrator):
             gaps: ``(B, C, n)``.
             features: ``(B, F, n)``.
         """
-        return -(gaps + (change.unsqueeze(2) * self.basis(gaps, features)).sum(1))
+        values = self.basis(gaps, features)
+        if change.shape[-1] == 1:  # one product for all voxels
+            return -(gaps + torch.einsum("bj,bjcn->bcn", change[..., 0].expand(len(gaps), -1), values))
+        return -(gaps + (change.unsqueeze(2) * values).sum(1))
 
     def slope(self, residual: Tensor, gaps: Tensor, features: Tensor | None = None) -> Tensor:
         """Gradient in the coefficients ``(J,)`` from that in the scores ``(B, C, n)``: transpose of :meth:`scores`."""
-        return -(residual.unsqueeze(1) * self.basis(gaps, features)).sum((0, 2, 3))
+        return -torch.einsum("bcn,bjcn->j", residual, self.basis(gaps, features))
 
     def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """Gaps ``(B, C, n)`` and, below them, features."""

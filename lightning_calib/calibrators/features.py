@@ -95,7 +95,7 @@ class FeatureTemperatureScaling(BasisCalibrator):
         """Transpose of :meth:`scores`."""
         assert features is not None
         pull = (residual * gaps).sum(1, keepdim=True)  # (B, 1, n)
-        return -torch.cat([pull.sum((0, 2)), (pull * self.hats(features)).sum((0, 2))])
+        return -torch.cat([pull.sum((0, 2)), (self.hats(features) @ pull.transpose(1, 2)).sum((0, 2))])
 
     def temperature_map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)`` and features ``(B, F, *S)``."""
@@ -126,8 +126,11 @@ class FeatureTemperatureScaling(BasisCalibrator):
 
     def _inverse(self, change: Tensor, features: Tensor) -> Tensor:
         """``1/T (B, 1, n)`` of a change of the coefficients from the identity ``(B, J, n)`` or ``(1, J, 1)``."""
-        hats = (change[:, 1:] * self.hats(features)).sum(1, keepdim=True)
-        return 1 + change[:, :1] + hats
+        hats = self.hats(features)
+        weights = change[:, 1:].expand(len(hats), -1, -1)
+        if change.shape[-1] == 1:  # one product for all voxels
+            return 1 + change[:, :1] + weights.transpose(1, 2) @ hats
+        return 1 + change[:, :1] + (weights * hats).sum(1, keepdim=True)
 
 
 class PooledFeatureTemperatureScaling(FeatureTemperatureScaling):

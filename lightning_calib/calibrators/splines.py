@@ -67,10 +67,9 @@ class GapSplines(BasisCalibrator):
 
     def basis(self, gaps: Tensor, features: Tensor | None = None) -> Tensor:
         """How much of each stretch lies below the gap."""
-        inner = self.knots.to(gaps)
-        starts = torch.cat([torch.zeros_like(inner[:1]), inner]) if len(inner) else gaps.new_zeros(1)
-        below = torch.minimum(gaps.unsqueeze(1), torch.cat([inner, inner.new_full((1,), torch.inf)]).view(-1, 1, 1))
-        return (below - starts.view(-1, 1, 1)).clamp(min=0)
+        edges = torch.cat([gaps.new_zeros(1), self.knots.to(gaps), gaps.new_full((1,), torch.inf)]).view(-1, 1, 1)
+        # As one clamp with two tensors of bounds this takes six times as long on a CPU.
+        return (torch.minimum(gaps.unsqueeze(1), edges[1:]) - edges[:-1]).relu()
 
     @torch.no_grad()
     def look(self, features: Tensor, weight: Tensor) -> bool:

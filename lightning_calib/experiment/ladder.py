@@ -17,7 +17,7 @@ from lightning_calib.experiment.statistics import Floats
 
 REFERENCE = "identity(p)"
 LADDER = (
-    *(REFERENCE, "identity(z)", "ts(p)", "ts(z)"),
+    *(REFERENCE, "identity(z)", "ts(p)", "ts(z)", "gs(p)", "gs(z)"),
     *("fts(p)", "fts(z)", "fts_pooled(p)", "fts_pooled(z)", "case_ts(p)", "case_ts(z)"),
     *("case_ts_pooled(p)", "case_ts_pooled(z)"),
     *("cms_op(p)", "cms_op(z)", "cms_ap(p)", "cms_ap(z)"),
@@ -25,6 +25,9 @@ LADDER = (
 )
 ALPHA = 0.05
 WIDTH = 1.0  # standard errors of the rule for strengths
+
+# Parameters are counted for at least so many classes: with two, a matrix of gaps is a number, and all counts are alike.
+LEAST_CLASSES = 3
 
 _KEEPS = ("order", "argmax", None)
 _POOLINGS = ("p", "z", "p0")
@@ -116,13 +119,13 @@ def ladder_order(candidates: Iterable[str], num_classes: int) -> tuple[str, ...]
     """Candidates from the simplest on: first by what they keep, then by their number of parameters, then by pooling.
 
     Example:
-        >>> ladder_order(["cdc(p)", "dc(z)", "cms_op(p)", "ts(z)", "ts(p)", "identity(p)"], num_classes=3)
-        ('identity(p)', 'ts(p)', 'ts(z)', 'cms_op(p)', 'dc(z)', 'cdc(p)')
+        >>> ladder_order(["cdc(p)", "dc(z)", "cms_op(p)", "gs(p)", "ts(z)", "ts(p)", "identity(p)"], num_classes=3)
+        ('identity(p)', 'ts(p)', 'ts(z)', 'gs(p)', 'cms_op(p)', 'dc(z)', 'cdc(p)')
     """
 
     def rank(text: str) -> tuple[int, int, int]:
         name = PipelineName.parse(text)
-        size = build(name.calibrator, num_classes).num_optimized
+        size = build(name.calibrator, max(num_classes, LEAST_CLASSES)).num_optimized
         return _KEEPS.index(name.preserves), size, _POOLINGS.index(name.pooling)
 
     return tuple(sorted(dict.fromkeys(candidates), key=rank))

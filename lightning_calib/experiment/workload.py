@@ -51,6 +51,7 @@ class Passes:
 PASSES = {
     "ts": Passes(5, 5),
     "ets": Passes(16, 16),
+    "gs": Passes(7, 7),
     "vs": Passes(8, 4),
     "ms": Passes(9, 5),
     "ms_c": Passes(8, 5),

@@ -5,6 +5,7 @@ coordinates ``(..., P)`` to ``[W | b] (..., C, C + 1)``; ``pullback`` is its tra
 ``scores`` maps ``[W | b]`` and features to scores; ``slope`` is its transpose.
 """
 
+from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import ClassVar
 
@@ -233,7 +234,7 @@ def coordinates_of(calibrator: LinearCalibrator) -> Coordinates:
     """
     if calibrator.coordinates is None:
         raise ValueError(f"newton cannot fit {calibrator.name}, which names no coordinates; use 'adam' or 'auto'")
-    kind: type[Coordinates] = resolve_name(calibrator.coordinates)
+    kind: Callable[[LinearCalibrator], Coordinates] = resolve_name(calibrator.coordinates)
     return kind(calibrator)
 
 

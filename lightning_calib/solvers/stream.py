@@ -23,6 +23,25 @@ KEPT_BYTES = 3 * 2**29
 
 
 @dataclass(frozen=True)
+class Case:
+    """An image, before it is cut into chunks.
+
+    Attributes:
+        logits: ``(C, N)``.
+        target: labels ``(N,)``.
+        features: ``(F, N)``, where the calibrator looks at them.
+        case_id: its name.
+        voxels: how many count.
+    """
+
+    logits: Tensor
+    target: Tensor
+    features: Tensor | None
+    case_id: str
+    voxels: int
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Voxels as a linear calibrator sees them, sorted by expert.
 
@@ -114,33 +133,24 @@ class Walk:
         extra: Sequence[Tensor | None] = [None] * len(images)
         if self.calibrator.looks_at == "features" and features is not None:
             extra = as_images(features, target)[0]  # type: ignore[assignment]  # iterates over its images
-        size = max(1, (self.chunk_values or chunk_values(logits.device, on_cpu=CHUNK_VALUES)) // images.shape[1])
+        values = self.chunk_values or chunk_values(logits.device, on_cpu=CHUNK_VALUES)
+        size = max(1, values // self.calibrator.voxel_values)
         parts = [slice(start, start + size) for start in range(0, images.shape[2], size)]
         for image, label, case_id, more in zip(images, labels, case_ids, extra, strict=True):
             keep = None if self.ignore_index is None else label != self.ignore_index
             counts = count_labels(label, keep, parts, len(image), f"case {case_id!r}")
-            case = (case_id, sum(counts))
+            case = Case(image, label, more, case_id, sum(counts))
             ready = (
-                self._prepare(
-                    *(image[:, part], label[part], None if more is None else more[:, part]),
-                    *(first_index + part.start, places(keep, part, count), *case),
-                )
+                self._prepare(case, part, first_index + part.start, places(keep, part, count))
                 for part, count in zip(parts, counts, strict=True)
                 if count
             )
             yield from (prepared.ready() for prepared in one_ahead(ready, logits.device))
 
-    def _prepare(
-        self,
-        logits: Tensor,
-        target: Tensor,
-        more: Tensor | None,
-        first: int,
-        keep: Tensor | None,
-        case_id: str,
-        case_voxels: int,
-    ) -> Prepared:
-        """The voxels that count: features, label positions, sorted by expert."""
+    def _prepare(self, case: Case, part: slice, first: int, keep: Tensor | None) -> Prepared:
+        """The voxels of a part that count: features, label positions, sorted by expert."""
+        logits, target = case.logits[:, part], case.target[part]
+        more = None if case.features is None else case.features[:, part]
         index = torch.arange(first, first + target.shape[0], device=target.device)
         if keep is not None:
             logits, target, index = logits.index_select(1, keep), target[keep], index[keep]
@@ -153,11 +163,13 @@ class Walk:
             position = _position(view.permutation[0], target)
         if view.expert is None:
             everything = ((0, slice(0, len(target))),)
-            return Prepared(Chunk(logits, None, features, target, position, index, case_id, everything, case_voxels))
+            return Prepared(
+                Chunk(logits, None, features, target, position, index, case.case_id, everything, case.voxels)
+            )
         expert, order = view.expert[0].sort(stable=True)
         # index_select: a fifth of the time of features[:, order]
         columns = (features.index_select(1, order), target[order], position[order], index[order])
-        chunk = Chunk(logits, order, *columns, case_id, (), case_voxels)
+        chunk = Chunk(logits, order, *columns, case.case_id, (), case.voxels)
         return Prepared(chunk, Fetched([tally(expert, self.num_experts)]))
 
     def keeps(self, case_ids: Sequence[str] | None) -> bool:

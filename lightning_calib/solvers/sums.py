@@ -157,11 +157,12 @@ def voxel_losses(calibrator: LinearCalibrator, walk: Walk, batch: Batch) -> Tens
         walk: how to prepare voxels.
         batch: logits ``(1, C, *S)``, target ``(1, *S)``, the case's id and perhaps features.
     """
-    logits, target, case_ids, *features = batch
+    logits, target, case_ids = batch[:3]
+    features = batch[3] if len(batch) > 3 else None
     coordinates = coordinates_of(calibrator)
     matrices = coordinates.affine(coordinates.read())
     found = torch.zeros(target.numel(), device=logits.device)
-    for chunk in walk(logits, target, ["0"] if case_ids is None else case_ids, *features):
+    for chunk in walk(logits, target, ["0"] if case_ids is None else case_ids, features):
         loss, _ = residuals(coordinates, matrices.to(chunk.features), chunk, list(chunk.experts))
         found[chunk.index] = loss.float()
     return found

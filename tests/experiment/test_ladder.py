@@ -111,7 +111,7 @@ def test_a_whole_ladder_of_nothing_is_seldom_climbed():
         shared = rng.normal(0, 1, 8)
         rows = {name: [shared + rng.normal(0, 0.3, 8)] for name in LADDER}
         left += climb(table(**rows)).pipeline != "identity(p)"
-    assert left / 300 < 0.15  # eleven candidates, each at 5 %
+    assert left / 300 < 0.2  # thirteen candidates, each at 5 %
 
 
 def test_a_gain_of_known_size_is_found_and_a_useless_step_is_not_taken():
