@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.calibrators import CALIBRATORS
 from tests.calibrators.helpers import NAMES, hard_logits, kinds, randomized, seeds
+from tests.features import build
 from tests.references import calibrators as oracle
 
 COUNTS = {
@@ -25,6 +26,8 @@ COUNTS = {
     "cms_ap": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "cms_op": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "gs": lambda c: (6 * c, 6 * c),
+    "fts": lambda c: (1 + 8 * 4, 1 + 8 * 3),
+    "case_ts": lambda c: (1 + 4 * 2, 1 + 4),
     "bias_only": lambda c: (c, c),
     "squeezed": lambda c: (1, 1),
     "order_stack": lambda c: (3 + 1 + c * (c**2 + 1), 2 + 1 + c**2 * (c - 1)),
