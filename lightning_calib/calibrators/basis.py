@@ -93,7 +93,7 @@ class BasisCalibrator(LinearCalibrator):
 
     def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """Gaps ``(B, C, n)`` and, below them, features."""
-        seen = -logits if features is None else torch.cat([-logits, features], dim=1)
+        seen = torch.cat([-logits, self.checked(features, logits)], dim=1) if self.feature_names else -logits
         return LinearInput(seen, self.experts(logits))
 
     def split(self, seen: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -127,10 +127,9 @@ class FeatureTemperatureScaling(BasisCalibrator):
     def _inverse(self, change: Tensor, features: Tensor) -> Tensor:
         """``1/T (B, 1, n)`` of a change of the coefficients from the identity ``(B, J, n)`` or ``(1, J, 1)``."""
         hats = self.hats(features)
-        weights = change[:, 1:].expand(len(hats), -1, -1)
         if change.shape[-1] == 1:  # one product for all voxels
-            return 1 + change[:, :1] + weights.transpose(1, 2) @ hats
-        return 1 + change[:, :1] + (weights * hats).sum(1, keepdim=True)
+            return 1 + change[:, :1] + change[:, 1:].transpose(1, 2) @ hats
+        return 1 + change[:, :1] + (change[:, 1:] * hats).sum(1, keepdim=True)
 
 
 class PooledFeatureTemperatureScaling(FeatureTemperatureScaling):

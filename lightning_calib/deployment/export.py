@@ -77,10 +77,11 @@ def example_inputs(graph: CalibrationGraph, num_members: int, dtype: torch.dtype
 
 
 def dynamic_axes(graph: CalibrationGraph) -> dict[int, Dim]:
-    """Axes of any size: the batch and all spatial ones."""
+    """Axes of any size: the batch and all spatial ones; boxes around voxels are made for 3 voxels or more."""
     first = 2 if graph.pooling is None else 3
     names = _SPATIAL[-graph.calibrator.spatial_dims :]
-    return {0: Dim("batch")} | {first + axis: Dim(name) for axis, name in enumerate(names)}
+    least = 3 if graph.calibrator.feature_names and not graph.takes_features else None
+    return {0: Dim("batch")} | {first + axis: Dim(name, min=least) for axis, name in enumerate(names)}
 
 
 def export_program(

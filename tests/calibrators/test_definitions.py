@@ -173,6 +173,21 @@ def test_gap_splines_against_the_oracle(seed, kind):
 
 @given(seed=seeds, kind=kinds)
 @settings(max_examples=20)
+def test_feature_temperatures_against_the_oracle(seed, kind):
+    calibrator = randomized("fts", 4, seed, dtype=torch.float64, feature_names=["entropy", "votes"], num_knots=3)
+    knots = np.array([[0.1, 0.3, 0.8], [0.0, 0.5, 0.6]])
+    calibrator.knots.copy_(torch.from_numpy(knots))
+    logits = hard_logits(seed, kind, 4, torch.float64)
+    features = torch.rand(1, 2, *logits.shape[2:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    coefficients = calibrator.coefficients.detach().numpy()[0]
+    rows = [values.movedim(1, -1).reshape(-1, values.shape[1]).numpy() for values in (logits, features)]
+    expected = [oracle.feature_temperature(z, phi, coefficients, knots) for z, phi in zip(*rows, strict=True)]
+    found = calibrator(logits, features).movedim(1, -1).reshape(-1, 4)
+    torch.testing.assert_close(found.detach(), torch.from_numpy(np.array(expected)), rtol=1e-9, atol=1e-9)
+
+
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
 def test_gap_splines_are_the_identity_at_first_whatever_the_knots(seed, kind):
     calibrator, logits = build("gs", 5), hard_logits(seed, kind, 5)
     calibrator.knots.copy_(torch.rand(5, generator=torch.Generator().manual_seed(seed)).cumsum(0))
