@@ -93,6 +93,7 @@ def main(
     reference: str = "lts_ti(p)",
     cal: float = 0.4,
     val: float = 0.1,
+    test: float | None = None,
     rates: list[float] = [1e-2, 3e-3, 1e-3],  # noqa: B006  # not changed
     seed: int = 0,
 ) -> None:
@@ -104,13 +105,14 @@ def main(
         reference: what NLL and seconds are compared with; it is fitted, too.
         cal: share of the cases to fit on.
         val: share of the cases by which early stopping goes.
+        test: share of the cases to judge on; by default the rest.
         rates: learning rates of Adam to choose from.
         seed: seed of the division and of what solvers draw.
     """
     torch.set_num_threads(1)
     names = [PipelineName.parse(text) for text in dict.fromkeys([*pipelines.split(","), reference])]
     for folder in outputs:
-        data = StoredOutputsDataModule(folder, cal=cal, val=val, seed=seed, group_aware=True)
+        data = StoredOutputsDataModule(folder, cal=cal, val=val, test=test, seed=seed, group_aware=True)
         warm_up(data, names)
         fits, figures = {}, {}
         for name in names:

@@ -69,7 +69,7 @@ class GapSplines(BasisCalibrator):
         """How much of each stretch lies below the gap."""
         edges = torch.cat([gaps.new_zeros(1), self.knots.to(gaps), gaps.new_full((1,), torch.inf)]).view(-1, 1, 1)
         # As one clamp with two tensors of bounds this takes six times as long on a CPU.
-        return (torch.minimum(gaps.unsqueeze(1), edges[1:]) - edges[:-1]).relu()
+        return torch.minimum(gaps.unsqueeze(1), edges[1:]).sub_(edges[:-1]).relu_()
 
     @torch.no_grad()
     def look(self, features: Tensor, weight: Tensor) -> bool:

@@ -66,6 +66,25 @@ def test_a_temperature_that_all_groups_share_is_found(found):
     assert 5 < interval.effective_groups <= 6
 
 
+def test_a_margin_that_is_bent_alike_in_all_groups_is_straightened(tmp_path):
+    groups = {f"case{n}": f"g{n // 2}" for n in range(12)}
+    writer = OutputWriter(tmp_path / "outputs", "toy", ["a", "b", "c"], 2, [Member("0")], groups=groups)
+    for number, case_id in enumerate(groups):
+        generator = torch.Generator().manual_seed(number)
+        truth = 2 * torch.randn(3, 24, 24, generator=generator)
+        target = (truth - torch.empty_like(truth).exponential_(generator=generator).log()).argmax(0)
+        gaps = truth.amax(0) - truth
+        writer.write(case_id, -(gaps + 3 * (gaps - 2).relu())[None], target)  # from 2 on four times too large
+    writer.finish()
+    store = OutputStore(tmp_path / "outputs")
+    found = select_by_groups(store, store.case_ids, groups, ["identity(p)", "ts(p)", "gs(p)"])
+    assert found.pipeline == "gs(p)"
+    assert [rung.accepted for rung in found.rungs] == [True, True]
+    low, high = found.calibrator.coefficients[:, 0], found.calibrator.coefficients[:, -1]
+    assert (low > 0.7).all()
+    assert (high < 0.5).all()
+
+
 def test_a_selection_is_json_and_the_same_again(agreeing, found):
     store, groups = agreeing
     read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
