@@ -8,12 +8,17 @@ from torch import Tensor
 
 from lightning_calib.calibrators.base import LooksAt
 from lightning_calib.calibrators.basis import BasisCalibrator
+from lightning_calib.calibrators.temperature import MAX_TEMPERATURE
+from lightning_calib.functional.bounds import within
 from lightning_calib.functional.features import NEED_MEMBERS, OF_CASE, OF_MEMBERS, OF_POOLED, check_features
 
 KNOTS, CASE_KNOTS = 4, 2
 
 # Least distance of two knots: features lie in [0, 1].
 APART = 1e-4
+
+# 1/T below which only rounding of large coefficients can get it: their least sum is the reciprocal of 1000.
+LEAST = 0.5 / MAX_TEMPERATURE
 
 
 class FeatureTemperatureScaling(BasisCalibrator):
@@ -72,11 +77,15 @@ class FeatureTemperatureScaling(BasisCalibrator):
         """A temperature of 1 from the constant alone."""
         return torch.eye(1, 1 + len(self.feature_names) * self.num_knots)[0]
 
-    def hats(self, features: Tensor) -> Tensor:
-        """``h (B, F K, n)`` of features ``(B, F, n)``."""
+    def stretches(self, features: Tensor) -> Tensor:
+        """How much of each stretch between two knots lies below the feature, ``(B, F (K - 1), n)`` in [0, 1]."""
         knots = self.knots.to(features).unsqueeze(-1)  # (F, K, 1)
-        share = (features.unsqueeze(2) - knots[:, :-1]) / (knots[:, 1:] - knots[:, :-1])
-        passed = share.clamp(0, 1)  # (B, F, K - 1, n): how much of each stretch lies below
+        low, width = knots[:, :-1], knots[:, 1:] - knots[:, :-1]
+        return ((features.unsqueeze(2) - low) / width).clamp(0, 1).flatten(1, 2)
+
+    def hats(self, features: Tensor) -> Tensor:
+        """``h (B, F K, n)`` of features ``(B, F, n)``: differences of neighbouring stretches."""
+        passed = torch.unflatten(self.stretches(features), 1, (len(self.feature_names), -1))
         ones = torch.ones_like(passed[:, :, :1])
         return (torch.cat([ones, passed], dim=2) - torch.cat([passed, torch.zeros_like(ones)], dim=2)).flatten(1, 2)
 
@@ -95,7 +104,11 @@ class FeatureTemperatureScaling(BasisCalibrator):
         """Transpose of :meth:`scores`."""
         assert features is not None
         pull = (residual * gaps).sum(1, keepdim=True)  # (B, 1, n)
-        return -torch.cat([pull.sum((0, 2)), (self.hats(features) @ pull.transpose(1, 2)).sum((0, 2))])
+        total = pull.sum((0, 2))
+        parts = (self.stretches(features) @ pull.transpose(1, 2)).sum((0, 2)).view(len(self.feature_names), -1)
+        above = torch.cat([total.expand(len(parts), 1), parts], dim=1)
+        hats = above - torch.cat([parts, torch.zeros_like(above[:, :1])], dim=1)
+        return -torch.cat([total, hats.flatten()])
 
     def temperature_map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)`` and features ``(B, F, *S)``."""
@@ -110,8 +123,8 @@ class FeatureTemperatureScaling(BasisCalibrator):
 
     @property
     def voxel_values(self) -> int:
-        """The hats, and the classes."""
-        return self.coefficients.shape[1] + self.num_classes
+        """Stretches of all features, and the classes."""
+        return len(self.feature_names) * self.num_knots + self.num_classes
 
     @torch.no_grad()
     def look(self, features: Tensor, weight: Tensor) -> bool:
@@ -125,11 +138,14 @@ class FeatureTemperatureScaling(BasisCalibrator):
         return True
 
     def _inverse(self, change: Tensor, features: Tensor) -> Tensor:
-        """``1/T (B, 1, n)`` of a change of the coefficients from the identity ``(B, J, n)`` or ``(1, J, 1)``."""
-        hats = self.hats(features)
-        if change.shape[-1] == 1:  # one product for all voxels
-            return 1 + change[:, :1] + change[:, 1:].transpose(1, 2) @ hats
-        return 1 + change[:, :1] + (change[:, 1:] * hats).sum(1, keepdim=True)
+        """``1/T (B, 1, n)`` of a change of the coefficients from the identity ``(1, J, 1)``, without the hats.
+
+        From a feature's first knot on, each stretch adds the difference of the coefficients at its ends.
+        """
+        own = torch.unflatten(change[:, 1:], 1, (len(self.feature_names), -1))  # (1, F, K, 1)
+        level = 1 + change[:, :1] + own[:, :, 0].sum(1, keepdim=True)
+        steps = (own[:, :, 1:] - own[:, :, :-1]).flatten(1, 2)
+        return within(level + steps.transpose(1, 2) @ self.stretches(features), LEAST)
 
 
 class PooledFeatureTemperatureScaling(FeatureTemperatureScaling):
