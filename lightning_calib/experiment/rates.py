@@ -130,9 +130,9 @@ def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> Ca
     calibrator = fresh()
     assert isinstance(calibrator, LinearCalibrator)
     plain, kept = Walk(calibrator, sample.ignore_index), KeptWalk(calibrator, sample.ignore_index)
-    prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
+    prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])
     for batch in sample.batches:
-        list(kept(*batch))  # type: ignore[arg-type]
+        list(kept(*batch))
     solver = make_solver(fresh(), "newton", ignore_index=sample.ignore_index, walk=kept)
     assert isinstance(solver, PassSolver)
     passes: list[float] = []
