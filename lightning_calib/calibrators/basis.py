@@ -33,7 +33,6 @@ class BasisCalibrator(LinearCalibrator):
 
     coordinates: ClassVar[str | None] = "lightning_calib.solvers.basis:BasisCoordinates"
     preserves: Cone | None = "order"
-    feature_names: tuple[str, ...] = ()
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
@@ -62,6 +61,14 @@ class BasisCalibrator(LinearCalibrator):
         low = torch.where(identity > 0, 1 / MAX_TEMPERATURE, 0.0)
         return low, torch.full_like(identity, 1 / MIN_TEMPERATURE)
 
+    def shrinkage(self) -> Tensor:
+        """Strength ``(J,)`` of the penalty on the square of each coefficient, of whatever expert: none."""
+        return torch.zeros_like(self.identity())
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """The shrinkage; strengths of penalties on matrices have no meaning here."""
+        return (self.shrinkage().to(self.coefficients) * self.coefficients.square()).sum()
+
     def change(self) -> Tensor:
         r"""``\theta - \iota (E, J)``, of coefficients within their bounds."""
         low, high, identity = (value.to(self.coefficients) for value in (*self.bounds(), self.identity()))
@@ -86,7 +93,7 @@ class BasisCalibrator(LinearCalibrator):
 
     def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """Gaps ``(B, C, n)`` and, below them, features."""
-        seen = -logits if features is None else torch.cat([-logits, features], dim=1)
+        seen = torch.cat([-logits, self.checked(features, logits)], dim=1) if self.feature_names else -logits
         return LinearInput(seen, self.experts(logits))
 
     def split(self, seen: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -74,6 +74,7 @@ class Rates:
         evaluation_job: seconds of an evaluation beside its cases.
         start: seconds that a worker process takes until it can work.
         memory: bytes of a worker process before it works.
+        features: seconds a voxel of all maps of features.
     """
 
     calibrators: dict[str, CalibratorRates]
@@ -83,6 +84,7 @@ class Rates:
     evaluation_job: float
     start: float
     memory: int
+    features: float = 0.0
 
 
 def measure(experiment: Experiment) -> Rates:
@@ -93,14 +95,16 @@ def measure(experiment: Experiment) -> Rates:
         calibrators = {name: _calibrator(sample, name, experiment.solver) for name in names}
         with tempfile.TemporaryDirectory() as folder:
             pooling, distance = sample.pooling(Path(folder)), sample.distances(Path(folder))
+            features = sample.features(Path(folder))
             jobs = _fixed(sample.store, Path(folder))
-    return Rates(calibrators, pooling, distance, *jobs, *_start())
+    return Rates(calibrators, pooling, distance, *jobs, *_start(), features)
 
 
 def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRates:
     """Figures of one calibrator."""
     manifest = sample.store.manifest
     fresh = partial(build, name, manifest.num_classes, manifest.spatial_dims)
+    sample = sample.with_features(fresh().feature_names)
     score = _score(sample, fresh()) / sample.voxels
     if not list(fresh().parameters()):
         judge = _judge(sample, fresh(), None) / sample.voxels
