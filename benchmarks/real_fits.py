@@ -19,6 +19,7 @@ from jsonargparse import auto_cli
 from lightning_calib.calibrators import Calibrator, LinearCalibrator, PipelineName
 from lightning_calib.experiment.fitting import fresh
 from lightning_calib.experiment.parts import kinds_of
+from lightning_calib.outputs.partition import PARTS
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import AdamSolver, make_solver
 from lightning_calib.solvers.stream import KeptWalk
@@ -78,8 +79,9 @@ def judged(name: PipelineName, calibrator: Calibrator, data: StoredOutputsDataMo
 
 def warm_up(data: StoredOutputsDataModule, names: list[PipelineName]) -> None:
     """Make pooled maps, features and distances, so that no fit pays for them; says what features take."""
+    used = [case_id for part in PARTS for case_id in data.ids(part)]
     for kind in dict.fromkeys(kind for name in names for kind in kinds_of(name)):
-        begin, waiting = time.process_time(), data.cases.cache.missing(kind, data.store.case_ids)
+        begin, waiting = time.process_time(), data.cases.cache.missing(kind, used)
         for case_id in waiting:
             data.cases.cache.make(kind, case_id)
         print(f"{kind} of {len(waiting)} cases: {time.process_time() - begin:.1f} s", flush=True)
@@ -119,7 +121,7 @@ def main(
             fits[str(name)] = fitted(name, data, seed, rates)
             figures[str(name)] = judged(name, fits[str(name)].calibrator, data)
             print(f"{name}: {figures[str(name)]['nll']:.5f}, {fits[str(name)].seconds:.1f} s", flush=True)
-        sizes = ", ".join(f"{part} {len(data.ids(part))}" for part in ("cal", "val", "test"))
+        sizes = ", ".join(f"{part} {len(data.ids(part))}" for part in PARTS)
         best = figures[reference]["nll"], fits[reference].seconds
         rows = [row(name, fits[name], figures[name], *best) for name in fits]
         print(f"\n{folder}: {data.num_classes} classes; cases: {sizes}\n\n{markdown(HEADER, rows)}\n", flush=True)
