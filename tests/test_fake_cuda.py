@@ -23,6 +23,7 @@ from lightning_calib.functional.smoothed import space_errors
 from lightning_calib.functional.voxels import count_kept
 from lightning_calib.metrics.score import score_collection
 from lightning_calib.solvers import AdamSolver, NewtonSolver
+from lightning_calib.solvers.basis import BasisCoordinates
 from lightning_calib.solvers.coordinates import coordinates_of
 from lightning_calib.solvers.mixture import mixture_terms
 from lightning_calib.solvers.objective import PooledNLL
@@ -166,6 +167,8 @@ def test_a_pass_of_newton_stays_on_the_gpu(name, cuda, monkeypatch):
         coordinates = coordinates_of(build(name, CLASSES))
     monkeypatch.setattr(f"{PACKAGE}.solvers.newton.coordinates_of", lambda _: coordinates)
     solver = NewtonSolver(on_cuda(name), ignore_index=IGNORED)
+    if isinstance(coordinates, BasisCoordinates):
+        coordinates.calibrator = solver.calibrator
     for survey in (solver.survey, None):
         solver.survey = survey
         solver._begin_pass()

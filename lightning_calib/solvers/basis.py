@@ -54,7 +54,7 @@ class BasisCoordinates(Coordinates):
 
     def scores(self, matrix: Tensor, features: Tensor, out: Tensor | None = None) -> Tensor:
         """Scores ``(C, m)`` of coefficients ``(J,)`` and what the calibrator sees ``(R, m)``."""
-        change = matrix - self.identity().to(matrix)
+        change = matrix - self.calibrator.starting_point(matrix)
         found = self.calibrator.scores(change.view(1, -1, 1), *self.calibrator.split(features.unsqueeze(0)))[0]
         return found if out is None else out.copy_(found)
 

@@ -15,6 +15,7 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.functional.features import make_features
 from lightning_calib.functional.pooling import pool
+from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.report.build import build_report
 from lightning_calib.report.maps import case_plane
 from lightning_calib.studies.audit import measure_cases
@@ -80,13 +81,13 @@ def test_workers_do_not_change_a_byte(store, run, tmp_path):
 def test_the_report_shows_its_temperatures(store, run, tmp_path):
     page = build_report(run.folder, store.path, tmp_path / "report").read_text(encoding="utf-8")
     assert "Temperatures that fts(p) predicts for each voxel" in page
-    cases, calibrator = Experiment(store.path).data(0, "p").cases, run.calibrator(0, "fts(p)")
+    cases, calibrator = StoredCases(store, "p"), run.calibrator(0, "fts(p)")
     temperature = case_plane(cases, store.case_ids[0], calibrator).temperature
     assert temperature[:, 8:].mean() > 1.5 * temperature[:, :8].mean()
 
 
 def test_its_promises_hold_on_the_store(store, run):
-    cases = Experiment(store.path).data(0, "p").cases
+    cases = StoredCases(store, "p")
     for name in ("fts(p)", "case_ts(p)"):
         calibrator = run.calibrator(0, name)
         assert measure_cases(calibrator, cases, store.case_ids[:3]).violations(True, "order") == []
