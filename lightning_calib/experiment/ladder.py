@@ -27,7 +27,7 @@ ALPHA = 0.05
 WIDTH = 1.0  # standard errors of the rule for strengths
 
 # Parameters are counted for at least so many classes: with two, a matrix of gaps is a number, and all counts are alike.
-LEAST_CLASSES = 3
+LEAST_CLASSES = 10
 
 _KEEPS = ("order", "argmax", None)
 _POOLINGS = ("p", "z", "p0")
