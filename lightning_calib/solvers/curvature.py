@@ -53,7 +53,7 @@ def basis_hessian(probs: Tensor, values: Tensor, weight: Tensor) -> Tensor:
         weight: ``(k,)``.
 
     Example:
-        >>> probs, values = torch.tensor([[0.5], [0.5]]), torch.tensor([[[0.0], [2.0]]])
+        >>> probs, values = torch.full((4, 1), 0.25), torch.tensor([[[0.0], [0.0], [2.0], [2.0]]])
         >>> basis_hessian(probs, values, torch.ones(1))
         tensor([[1.]])
     """
