@@ -4,8 +4,8 @@ python benchmarks/real_fits.py --outputs '[runs/hippocampus/outputs,runs/massroa
     [--pipelines "ts(p),gs(p),cms_op(p),lts_ti(p)"] [--reference "lts_ti(p)"] [--cal .4] [--val .1]
 
 Each pipeline is fitted with the defaults of its solver, on one thread; by Adam with several learning rates, of which
-the best on ``val`` counts, with the seconds of that one fit. Groups of the store stay whole. Pooled maps and distances
-are made beforehand and kept beside the store.
+the best on ``val`` counts, with the seconds of that one fit. Groups of the store stay whole. Pooled maps, features and
+distances are made beforehand and kept beside the store; what they take is told apart.
 """
 
 import time
@@ -18,6 +18,7 @@ from jsonargparse import auto_cli
 
 from lightning_calib.calibrators import Calibrator, LinearCalibrator, PipelineName
 from lightning_calib.experiment.fitting import fresh
+from lightning_calib.experiment.parts import kinds_of
 from lightning_calib.outputs.partition import PARTS
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import AdamSolver, make_solver
@@ -42,6 +43,7 @@ def fitted(name: PipelineName, data: StoredOutputsDataModule, seed: int, rates: 
     """Fit a pipeline on ``cal``."""
     data.pooling = name.pooling
     calibrator = fresh(name, data, seed)
+    data.feature_names = calibrator.feature_names
     if not list(calibrator.parameters()):
         return Fit(calibrator, 0.0, 0)
     if calibrator.solver != "adam":
@@ -67,6 +69,7 @@ def judged(name: PipelineName, calibrator: Calibrator, data: StoredOutputsDataMo
     """Scores on ``test``, means over cases."""
     data.pooling = name.pooling
     task = EvaluationTask({str(name): calibrator}, data.ignore_index, data.background, SCORES)
+    data.feature_names = task.feature_names
     with torch.no_grad():
         for number, batch in enumerate(data.test_dataloader()):
             task.test_step(batch, number)
@@ -75,11 +78,13 @@ def judged(name: PipelineName, calibrator: Calibrator, data: StoredOutputsDataMo
 
 
 def warm_up(data: StoredOutputsDataModule, names: list[PipelineName]) -> None:
-    """Make pooled maps and distances, so that no fit pays for them."""
-    for pooling in dict.fromkeys(name.pooling for name in names):
-        data.pooling = pooling
-        for case_id in (case_id for part in PARTS for case_id in data.ids(part)):
-            data.cases.pooled(case_id)
+    """Make pooled maps, features and distances, so that no fit pays for them; says what features take."""
+    used = [case_id for part in PARTS for case_id in data.ids(part)]
+    for kind in dict.fromkeys(kind for name in names for kind in kinds_of(name)):
+        begin, waiting = time.process_time(), data.cases.cache.missing(kind, used)
+        for case_id in waiting:
+            data.cases.cache.make(kind, case_id)
+        print(f"{kind} of {len(waiting)} cases: {time.process_time() - begin:.1f} s", flush=True)
     for case_id in data.ids("test"):
         data.distance(case_id)
 

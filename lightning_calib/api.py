@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, Identity, build
+from lightning_calib.calibrators.base import features_of, seen_by
 from lightning_calib.experiment import plan, results
 from lightning_calib.experiment.advice import GroupAdvice, Preserve, Recommendation, selected_advice
 from lightning_calib.experiment.comparisons import compared
@@ -54,10 +55,11 @@ class Calibration:
     _target: Tensor
     _ignore_index: int | None
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Calibrated log-probabilities of pooled logits ``(B, C, *S)``."""
+    def __call__(self, logits: Tensor, members: Tensor | None = None) -> Tensor:
+        """Calibrated log-probabilities of pooled logits ``(B, C, *S)``; some features need members' logits, too."""
         with torch.no_grad():
-            found: Tensor = self.calibrator(logits)
+            features = features_of(self.calibrator, logits, members)
+            found: Tensor = self.calibrator(logits, *seen_by(self.calibrator, features))
         return found
 
     def table(self) -> "pd.DataFrame":
@@ -90,6 +92,7 @@ def calibrate(
     calibrator: str | Calibrator = "ts",
     ignore_index: int | None = None,
     background: int | None = None,
+    members: Array | None = None,
     **options: Any,
 ) -> Calibration:
     """Fit a calibrator on logits of a network or a pooled ensemble, and score it.
@@ -100,6 +103,7 @@ def calibrate(
         calibrator: name such as ``cms_op``, or a calibrator of one's own.
         ignore_index: label of voxels that count nowhere.
         background: class that overlap scores leave out.
+        members: members' logits ``(B, M, C, *S)``, for calibrators that look at features of them, such as ``fts``.
         **options: further arguments of :func:`lightning_calib.solvers.fit`.
 
     Example:
@@ -113,14 +117,18 @@ def calibrate(
     scores, labels = torch.as_tensor(logits), torch.as_tensor(target)
     if isinstance(calibrator, str):
         calibrator = build(calibrator, scores.shape[1], min(max(scores.ndim - 2, 2), 3))
-    certificate = fit(calibrator, scores, labels, ignore_index=ignore_index, **options)
+    features = features_of(calibrator, scores, None if members is None else torch.as_tensor(members))
+    if features is None:
+        certificate = fit(calibrator, scores, labels, ignore_index=ignore_index, **options)
+    else:
+        batch = {"logits": scores, "target": labels, "features": features}
+        certificate = fit(calibrator, [batch], ignore_index=ignore_index, **options)
     calibrator.eval().requires_grad_(False)
     with torch.no_grad():
-        log_probs = calibrator(scores)
+        log_probs = calibrator(scores, *seen_by(calibrator, features))
     named = {"before": Identity(calibrator.num_classes), "after": calibrator}
-    figures = {
-        label: each.figures() for label, each in _evaluate(named, scores, labels, ignore_index, background).items()
-    }
+    evaluated = _evaluate(named, scores, labels, ignore_index, background, features)
+    figures = {label: each.figures() for label, each in evaluated.items()}
     return Calibration(
         calibrator, certificate, figures["before"], figures["after"], log_probs, scores, labels, ignore_index
     )
@@ -132,6 +140,7 @@ def _evaluate(
     target: Tensor,
     ignore_index: int | None,
     background: int | None,
+    features: Tensor | None = None,
 ) -> dict[str, Evaluated]:
     """Scores of calibrators on arrays, image by image; a list of voxels is one image without borders."""
     voxels = logits.ndim == 2
@@ -140,7 +149,9 @@ def _evaluate(
     with torch.inference_mode():
         for number in range(1 if voxels else len(logits)):
             part = slice(None) if voxels else slice(number, number + 1)
-            task.test_step({"logits": logits[part], "target": target[part], "case_id": [str(number)]}, number)
+            batch = {"logits": logits[part], "target": target[part], "case_id": [str(number)]}
+            batch["features"] = None if features is None else features[part]
+            task.test_step(batch, number)
     task.conclude()
     return task.evaluated
 

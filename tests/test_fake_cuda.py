@@ -23,12 +23,14 @@ from lightning_calib.functional.smoothed import space_errors
 from lightning_calib.functional.voxels import count_kept
 from lightning_calib.metrics.score import score_collection
 from lightning_calib.solvers import AdamSolver, NewtonSolver
+from lightning_calib.solvers.basis import BasisCoordinates
 from lightning_calib.solvers.coordinates import coordinates_of
 from lightning_calib.solvers.mixture import mixture_terms
 from lightning_calib.solvers.objective import PooledNLL
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import LinearNLL
 from lightning_calib.tasks.evaluation import EvaluationTask
+from tests.features import features_like, fed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")  # torchmetrics' copies
 
@@ -100,7 +102,14 @@ def case(device):
 
 def on_cuda(name):
     with torch.device("cuda"):
-        return build(name, CLASSES)
+        return fed(build(name, CLASSES))
+
+
+def batch_for(name, device):
+    """Logits, target, case ids and features, where the calibrator looks at some."""
+    logits, target = case(device)
+    count = len(build(name, CLASSES).feature_names)
+    return logits, target, ["a"], features_like(logits, count) if count else None
 
 
 def copies_of(work, monkeypatch):
@@ -153,35 +162,37 @@ def test_metrics_add_rows_on_the_cpu(cuda, monkeypatch):
 
 @pytest.mark.parametrize("name", AFFINE)
 def test_a_pass_of_newton_stays_on_the_gpu(name, cuda, monkeypatch):
-    logits, target = case(cuda)
+    batch = batch_for(name, cuda)
     with unset_fake_temporarily():  # between passes newton works on the CPU, with values
         coordinates = coordinates_of(build(name, CLASSES))
     monkeypatch.setattr(f"{PACKAGE}.solvers.newton.coordinates_of", lambda _: coordinates)
     solver = NewtonSolver(on_cuda(name), ignore_index=IGNORED)
+    if isinstance(coordinates, BasisCoordinates):
+        coordinates.calibrator = solver.calibrator
     for survey in (solver.survey, None):
         solver.survey = survey
         solver._begin_pass()
-        copies_of(lambda: solver.accumulate(logits, target, ["a"]), monkeypatch)
+        copies_of(lambda: solver.accumulate(*batch), monkeypatch)
         assert {solver.sums.loss.device.type, solver.sums.gradient.device.type} == {"cuda"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_nll_stays_on_the_gpu(name, cuda, monkeypatch):
-    calibrator, (logits, target) = on_cuda(name), case(cuda)
+    calibrator, batch = on_cuda(name), batch_for(name, cuda)
     pooled = [PooledNLL(calibrator, IGNORED)]
     if name in AFFINE:
         pooled.append(LinearNLL(calibrator, Walk(calibrator, IGNORED)))
-    copies_of(lambda: [sums.add(logits, target, ["a"]) for sums in pooled], monkeypatch)
+    copies_of(lambda: [sums.add(*batch) for sums in pooled], monkeypatch)
     assert pooled[0].sums.device.type == "cuda"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "identity"])
 def test_a_step_of_adam_stays_on_the_gpu(name, cuda, monkeypatch):
-    calibrator, (logits, target) = on_cuda(name), case(cuda)
+    calibrator, batch = on_cuda(name), batch_for(name, cuda)
     solver = AdamSolver(calibrator, ignore_index=IGNORED)
     monkeypatch.setattr(solver.optimizer, "step", lambda: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda loss, parameters, **_: map(torch.zeros_like, parameters))
-    assert copies_of(lambda: solver.accumulate(logits, target), monkeypatch) == 0
+    assert copies_of(lambda: solver.accumulate(*batch), monkeypatch) == 0
     assert solver.loss.device.type == "cuda"
     assert {parameter.grad.device.type for parameter in calibrator.parameters()} == {"cuda"}
 

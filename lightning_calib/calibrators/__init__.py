@@ -15,6 +15,7 @@ from lightning_calib.calibrators.conditional import (
     ConeScaling,
     OrderPreservingScaling,
 )
+from lightning_calib.calibrators.features import CaseTemperatureScaling, FeatureTemperatureScaling
 from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
 from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
 from lightning_calib.calibrators.pipeline import (
@@ -40,11 +41,13 @@ __all__ = [
     "BasisCalibrator",
     "Calibrator",
     "CanonicalLocalTemperatureScaling",
+    "CaseTemperatureScaling",
     "ConditionalDirichletCalibration",
     "ConeScaling",
     "ConstrainedMatrixScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
+    "FeatureTemperatureScaling",
     "GapSplines",
     "Identity",
     "LinearCalibrator",

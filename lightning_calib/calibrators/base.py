@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.devices import chunk_values
+from lightning_calib.functional.features import make_features
 from lightning_calib.functional.penalty import Reduction
 from lightning_calib.functional.preservation import preserve
 
@@ -56,6 +57,7 @@ class Calibrator(nn.Module):
         looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
             then fitted on whole images), or further ``features``.
         conditional: whether each predicted class has an expert, parameters of its own.
+        feature_names: the features that it looks at, in order, see :mod:`lightning_calib.functional.features`.
         solver: the solver that suits it; ``stacking`` where it is put together from others that were fitted.
         searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
 
@@ -71,6 +73,7 @@ class Calibrator(nn.Module):
     monotone: bool = False
     looks_at: LooksAt = "voxel"
     conditional: ClassVar[bool] = False
+    feature_names: tuple[str, ...] = ()
     solver: ClassVar[FittedBy] = "adam"
     searched: ClassVar[tuple[str, ...]] = ()
 
@@ -159,7 +162,7 @@ class Calibrator(nn.Module):
         if not torch.compiler.is_compiling() and not _FINITE.get():
             check_finite(logits)
 
-    def temperature_map(self, logits: Tensor) -> Tensor | None:
+    def temperature_map(self, logits: Tensor, features: Tensor | None = None) -> Tensor | None:
         """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)``, where each voxel has its own."""
         return None
 
@@ -201,6 +204,17 @@ def seen_by(calibrator: Calibrator, features: Tensor | None) -> tuple[Tensor | N
         ()
     """
     return (features,) if calibrator.looks_at == "features" else ()
+
+
+def features_of(calibrator: Calibrator, pooled: Tensor, members: Tensor | None = None) -> Tensor | None:
+    """Features ``(B, F, *S)`` that a calibrator looks at, made of scores; None where it looks at none.
+
+    Args:
+        calibrator: says which.
+        pooled: pooled logits ``(B, C, *S)``.
+        members: members' logits ``(B, M, C, *S)``; only some features need them.
+    """
+    return make_features(calibrator.feature_names, pooled, members) if calibrator.feature_names else None
 
 
 def check_finite(logits: Tensor) -> None:

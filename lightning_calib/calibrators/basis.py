@@ -33,11 +33,16 @@ class BasisCalibrator(LinearCalibrator):
 
     coordinates: ClassVar[str | None] = "lightning_calib.solvers.basis:BasisCoordinates"
     preserves: Cone | None = "order"
-    feature_names: tuple[str, ...] = ()
+    _low: Tensor
+    _high: Tensor
+    _identity: Tensor
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
-        self.coefficients = nn.Parameter(self.identity().repeat(self.num_experts, 1))  # (E, J)
+        identity = self.identity()
+        self.coefficients = nn.Parameter(identity.repeat(self.num_experts, 1))  # (E, J)
+        for name, value in zip(("_low", "_high", "_identity"), (*self.bounds(), identity), strict=True):
+            self.register_buffer(name, value, persistent=False)  # where the coefficients are: nothing is sent there
 
     @property
     def num_experts(self) -> int:
@@ -62,9 +67,21 @@ class BasisCalibrator(LinearCalibrator):
         low = torch.where(identity > 0, 1 / MAX_TEMPERATURE, 0.0)
         return low, torch.full_like(identity, 1 / MIN_TEMPERATURE)
 
+    def starting_point(self, like: Tensor) -> Tensor:
+        r"""``\iota (J,)`` on the device and in the precision of another tensor."""
+        return self._identity.to(like)
+
+    def shrinkage(self) -> Tensor:
+        """Strength ``(J,)`` of the penalty on the square of each coefficient, of whatever expert: none."""
+        return torch.zeros_like(self.identity())
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """The shrinkage; strengths of penalties on matrices have no meaning here."""
+        return (self.shrinkage().to(self.coefficients) * self.coefficients.square()).sum()
+
     def change(self) -> Tensor:
         r"""``\theta - \iota (E, J)``, of coefficients within their bounds."""
-        low, high, identity = (value.to(self.coefficients) for value in (*self.bounds(), self.identity()))
+        low, high, identity = (value.to(self.coefficients) for value in (self._low, self._high, self._identity))
         return within(self.coefficients, low, high) - identity
 
     def scores(self, change: Tensor, gaps: Tensor, features: Tensor | None = None) -> Tensor:
@@ -86,7 +103,7 @@ class BasisCalibrator(LinearCalibrator):
 
     def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """Gaps ``(B, C, n)`` and, below them, features."""
-        seen = -logits if features is None else torch.cat([-logits, features], dim=1)
+        seen = torch.cat([-logits, self.checked(features, logits)], dim=1) if self.feature_names else -logits
         return LinearInput(seen, self.experts(logits))
 
     def split(self, seen: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -135,7 +152,7 @@ class BasisCalibrator(LinearCalibrator):
     @torch.no_grad()
     def project_(self) -> None:
         """Bring stored coefficients back into their bounds."""
-        low, high = (value.to(self.coefficients) for value in self.bounds())
+        low, high = (value.to(self.coefficients) for value in (self._low, self._high))
         self.coefficients.copy_(self.coefficients.clamp(low, high))
 
     def _part(self, part: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class LocalTemperatureScaling(Calibrator):
         with torch.no_grad():
             self.convolutions.weight[NUM_LEAVES:].normal_(std=GATE_START_STD)
 
-    def temperature_map(self, logits: Tensor) -> Tensor:
+    def temperature_map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Temperature map ``(B, 1, *S)`` of logits ``(B, C, *S)``."""
         field = logits.log_softmax(dim=1) if self.canonical else logits
         weight = self.convolutions.weight.to(logits.dtype)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, features_of, seen_by
 from lightning_calib.calibrators.registry import CALIBRATORS, build, named_in, registered_name
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
@@ -117,7 +117,9 @@ class Pipeline(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Log-probabilities ``(B, C, *S)`` of member logits ``(B, M, C, *S)``."""
-        log_probs: Tensor = self.calibrator(pool(logits, self.pooling))
+        pooled = pool(logits, self.pooling)
+        features = features_of(self.calibrator, pooled, logits)
+        log_probs: Tensor = self.calibrator(pooled, *seen_by(self.calibrator, features))
         return log_probs
 
     def __str__(self) -> str:

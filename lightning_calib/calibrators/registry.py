@@ -23,6 +23,10 @@ _OURS = {
     "cms_ap": "conditional:ArgmaxPreservingScaling",
     "cms_op": "conditional:OrderPreservingScaling",
     "gs": "splines:GapSplines",
+    "fts": "features:FeatureTemperatureScaling",
+    "fts_pooled": "features:PooledFeatureTemperatureScaling",
+    "case_ts": "features:CaseTemperatureScaling",
+    "case_ts_pooled": "features:PooledCaseTemperatureScaling",
     "stack": "stack:Stack",
 }
 

@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator, FittedBy
+from lightning_calib.calibrators.base import Calibrator, FittedBy, LooksAt, seen_by
 from lightning_calib.calibrators.temperature import Identity
 from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.features import pick
 from lightning_calib.functional.simplex import log_mixture, nearest_on_simplex, on_simplex
 
 _WEAKEST_FIRST: tuple[Cone | None, ...] = (None, "argmax", "order")
+_WIDEST_FIRST: tuple[LooksAt, ...] = ("features", "neighbourhood", "voxel")
 
 
 class Stack(Calibrator):
@@ -60,7 +62,9 @@ class Stack(Calibrator):
         self.weights = nn.Parameter(torch.eye(len(parts))[0])
         self.translation_invariant = all(part.translation_invariant for part in parts)
         self.preserves = min((part.preserves for part in parts), key=_WEAKEST_FIRST.index)
-        self.looks_at = next((part.looks_at for part in parts if part.looks_at != "voxel"), "voxel")
+        looks = {part.looks_at for part in parts}
+        self.looks_at = next((kind for kind in _WIDEST_FIRST if kind in looks), "voxel")
+        self.feature_names = tuple(dict.fromkeys(name for part in parts for name in part.feature_names))
 
     @classmethod
     def of(cls, parts: Sequence[Calibrator], weights: Iterable[float]) -> Self:
@@ -97,6 +101,18 @@ class Stack(Calibrator):
     def calibrate(self, logits: Tensor) -> Tensor:
         """Log of the mixture of the parts' probabilities."""
         return log_mixture(torch.stack([part.apply_to(logits) for part in self._parts()]), self.mixture())
+
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)``; each part gets those of the features ``(B, F, *S)`` it names."""
+        if self.looks_at != "features":
+            return super().forward(logits)
+        self.check_input(logits)
+        if features is None:
+            raise ValueError(f"a part of the stack looks at features: call it with {', '.join(self.feature_names)}")
+        own = [pick(features, self.feature_names, part.feature_names) for part in self._parts()]
+        done = [part(logits, *seen_by(part, maps)) for part, maps in zip(self._parts(), own, strict=True)]
+        mixed = log_mixture(torch.stack(done), self.mixture())
+        return self.finish(mixed, logits.to(mixed.dtype))
 
     def apply_to(self, logits: Tensor) -> Tensor:
         """Chunks of voxels where all parts look at voxels alone, whole images otherwise."""

@@ -65,10 +65,13 @@ def _described(calibrator: Calibrator) -> dict[str, Any]:
 
 def _built(path: str | Path, facts: dict[str, Any], num_classes: int, spatial_dims: int) -> Calibrator:
     """Undo :func:`_described`, with parameters as they are at first."""
-    options = {
-        key: [_built(path, part, num_classes, spatial_dims) for part in value] if isinstance(value, list) else value
-        for key, value in facts["options"].items()
-    }
+
+    def option(value: Any) -> Any:  # noqa: ANN401  # whatever JSON holds
+        if isinstance(value, list):
+            return [option(part) for part in value]
+        return _built(path, value, num_classes, spatial_dims) if isinstance(value, dict) else value
+
+    options = {key: option(value) for key, value in facts["options"].items()}
     return named_in(path, facts["name"])(num_classes, spatial_dims, **options)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators import Calibrator, Identity, Pipeline, Stack
+from lightning_calib.calibrators.base import features_of, seen_by
 from lightning_calib.datasets.preprocessing import LoadedImage, Loader
 from lightning_calib.deployment.folder import Deployment, DeploymentError
 from lightning_calib.functional.experts import winning_class
@@ -30,15 +31,15 @@ class Calibrated(NamedTuple):
     confidence: Tensor
 
 
-def calibrated(pooled: Tensor, calibrator: Calibrator) -> Calibrated:
-    """Calibrate pooled scores ``(B, C, *S)`` and take mask and confidence.
+def calibrated(pooled: Tensor, calibrator: Calibrator, features: Tensor | None = None) -> Calibrated:
+    """Calibrate pooled scores ``(B, C, *S)``, perhaps by features ``(B, F, *S)``, and take mask and confidence.
 
     Example:
         >>> from lightning_calib.calibrators import build
         >>> calibrated(torch.tensor([[0.0, 2.0, 1.0]]), build("cms_op", 3)).mask
         tensor([1])
     """
-    log_probs: Tensor = calibrator(pooled)
+    log_probs: Tensor = calibrator(pooled, *seen_by(calibrator, features))
     mask = winning_class(log_probs if calibrator.preserves is None else pooled)
     return Calibrated(log_probs, mask, log_probs.amax(dim=1).exp().clamp(max=1))
 
@@ -145,18 +146,26 @@ class CalibratedEnsemble(nn.Module):
 
     def calibrate(self, member_logits: Tensor, identity_weight: float = 0.0) -> Calibrated:
         """Calibrated output of member scores ``(B, M, C, *S)``, mixed with the uncalibrated one by a weight."""
-        return self.calibrate_pooled(pool(member_logits, self.pipeline.pooling), identity_weight)
+        scores = member_logits.to(self.device)
+        pooled = pool(scores, self.pipeline.pooling)
+        with torch.no_grad():
+            features = features_of(self.pipeline.calibrator, pooled, scores)
+        return self.calibrate_pooled(pooled, identity_weight, features)
 
-    def calibrate_pooled(self, pooled: Tensor, identity_weight: float = 0.0) -> Calibrated:
+    def calibrate_pooled(
+        self, pooled: Tensor, identity_weight: float = 0.0, features: Tensor | None = None
+    ) -> Calibrated:
         """Calibrated output of scores ``(B, C, *S)`` that are already pooled as the pipeline needs.
 
         Args:
             pooled: the scores.
             identity_weight: weight of the uncalibrated probabilities in the result, in [0, 1].
+            features: ``(B, F, *S)`` that the calibrator looks at; made of the pooled scores where that is possible.
         """
-        calibrator = self.pipeline.calibrator
+        calibrator, pooled = self.pipeline.calibrator, pooled.to(self.device)
+        features = features_of(calibrator, pooled) if features is None else features.to(self.device)
         if identity_weight > 0:
             identity = Identity(calibrator.num_classes, calibrator.spatial_dims)
             calibrator = Stack.of([calibrator, identity], [1 - identity_weight, identity_weight]).to(self.device)
         with torch.no_grad():
-            return calibrated(pooled.to(self.device), calibrator)
+            return calibrated(pooled, calibrator, features)

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from lightning_calib.calibrators import Calibrator, Pipeline
+from lightning_calib.calibrators.base import features_of
 from lightning_calib.deployment.ensemble import calibrated
 from lightning_calib.deployment.folder import DeploymentError
+from lightning_calib.functional.features import NEED_MEMBERS
 from lightning_calib.functional.pooling import pool
 from lightning_calib.kit.files import atomic_path
 
 OUTPUTS = ["log_probs", "mask", "confidence"]
-MEMBERS, POOLED = "member_logits", "logits"  # names of the one input
+MEMBERS, POOLED, FEATURES = "member_logits", "logits", "features"  # names of the inputs
 OPSET = 18  # the first whose reductions take axes as inputs, as the exporter writes them
 _SPATIAL = ("depth", "height", "width")
 _TRACED_SIZE = 7  # of every dynamic axis while the graph is made; the graph does not depend on it
@@ -30,7 +32,8 @@ class CalibrationGraph(nn.Module):
     """What is exported: scores to log-probabilities, mask and confidence.
 
     The mask of a preserving pipeline is the argmax of the pooled scores themselves: rounding on another machine
-    cannot change it.
+    cannot change it. Features that a calibrator looks at are made inside the graph, of the members' scores or of the
+    pooled ones; only a calibrator alone whose features need the members' scores takes them as a second input.
 
     Args:
         module: a pipeline, which takes member logits ``(B, M, C, *S)``, or a calibrator, which takes pooled
@@ -48,26 +51,37 @@ class CalibrationGraph(nn.Module):
         self.pooling = module.pooling if isinstance(module, Pipeline) else None
         chosen = module.calibrator if isinstance(module, Pipeline) else module
         self.calibrator = copy.deepcopy(chosen).eval().requires_grad_(False)
+        self.takes_features = self.pooling is None and bool(NEED_MEMBERS.intersection(chosen.feature_names))
 
-    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs."""
+        return [POOLED if self.pooling is None else MEMBERS, *([FEATURES] if self.takes_features else [])]
+
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities ``(B, C, *S)``, mask ``(B, *S)`` and confidence ``(B, *S)``."""
         pooled = logits if self.pooling is None else pool(logits, self.pooling)
-        log_probs, mask, confidence = calibrated(pooled, self.calibrator)
+        if not self.takes_features:
+            features = features_of(self.calibrator, pooled, None if self.pooling is None else logits)
+        log_probs, mask, confidence = calibrated(pooled, self.calibrator, features)
         return log_probs, mask, confidence  # files of torch.export know no named tuples
 
 
-def example_input(graph: CalibrationGraph, num_members: int, dtype: torch.dtype) -> Tensor:
-    """Scores of the right number of axes to trace the graph with."""
+def example_inputs(graph: CalibrationGraph, num_members: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Scores, and perhaps features, of the right number of axes to trace the graph with."""
     sizes = [_TRACED_SIZE + axis for axis in range(graph.calibrator.spatial_dims)]  # differ: axes stay apart
     members = [] if graph.pooling is None else [num_members]
-    return torch.zeros(2, *members, graph.calibrator.num_classes, *sizes, dtype=dtype)
+    scores = torch.zeros(2, *members, graph.calibrator.num_classes, *sizes, dtype=dtype)
+    features = torch.zeros(2, len(graph.calibrator.feature_names), *sizes)
+    return (scores, features) if graph.takes_features else (scores,)
 
 
 def dynamic_axes(graph: CalibrationGraph) -> dict[int, Dim]:
-    """Axes of any size: the batch and all spatial ones."""
+    """Axes of any size: the batch and all spatial ones; boxes around voxels are made for 3 voxels or more."""
     first = 2 if graph.pooling is None else 3
     names = _SPATIAL[-graph.calibrator.spatial_dims :]
-    return {0: Dim("batch")} | {first + axis: Dim(name) for axis, name in enumerate(names)}
+    least = 3 if graph.calibrator.feature_names and not graph.takes_features else None
+    return {0: Dim("batch")} | {first + axis: Dim(name, min=least) for axis, name in enumerate(names)}
 
 
 def export_program(
@@ -82,13 +96,13 @@ def export_program(
             does, in float32 or wider.
 
     Returns:
-        A program with the input ``logits`` and the outputs of :class:`CalibrationGraph`.
+        A program with the inputs and outputs of :class:`CalibrationGraph`.
     """
     graph = CalibrationGraph(module).eval()
+    examples = example_inputs(graph, num_members, dtype)
+    shapes = (dynamic_axes(graph),) * len(examples)  # features come with pooled scores: on the same axes
     with torch.no_grad():
-        return torch.export.export(
-            graph, (example_input(graph, num_members, dtype),), dynamic_shapes=(dynamic_axes(graph),), strict=False
-        )
+        return torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
 
 
 def save_program(path: Path, program: ExportedProgram) -> None:
@@ -107,7 +121,8 @@ def save_onnx(
 
     Args:
         path: the file, by custom ``*.onnx``.
-        module: a pipeline (input ``member_logits``) or a calibrator (input ``logits``).
+        module: a pipeline (input ``member_logits``) or a calibrator (input ``logits``, and ``features`` where it looks
+            at some that cannot be made of pooled logits).
         num_members: members of the ensemble.
         dtype: type of the scores that the graph takes.
     """
@@ -117,7 +132,7 @@ def save_onnx(
     with quiet():
         converted = torch.onnx.export(
             program,
-            input_names=[MEMBERS if isinstance(module, Pipeline) else POOLED],
+            input_names=CalibrationGraph(module).inputs,
             output_names=OUTPUTS,
             opset_version=OPSET,
             dynamo=True,

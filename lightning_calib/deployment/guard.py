@@ -96,7 +96,8 @@ class Guard:
         """Output of a stored case as a batch of one."""
         weight = self.weight(case_statistics(cases, case_id, ensemble))
         pooled = cases.pooled(case_id, ensemble.pipeline.pooling)[None]
-        return Guarded(*ensemble.calibrate_pooled(pooled, weight), torch.tensor([weight]))
+        features = cases.feature_batch(case_id, ensemble.pipeline.calibrator.feature_names)
+        return Guarded(*ensemble.calibrate_pooled(pooled, weight, features), torch.tensor([weight]))
 
     def calibrate(
         self, ensemble: CalibratedEnsemble, member_logits: Tensor, valid: Sequence[Tensor | None] | None = None

@@ -109,6 +109,7 @@ def refit(
     how: dict[str, Any] = {"seed": int(settings["seed"]), "outside": settings.get("outside", "exclude")}
     data = StoredOutputsDataModule(store, name.pooling, cal=ids, val=0, test=0, **how)
     calibrator = fresh(name, data, data.seed)
+    data.feature_names = calibrator.feature_names
     facts: dict[str, Any] = {"cases": cases, "repeat": repeat if cases == "cal_val" else None, "num_cases": len(ids)}
     facts |= {"outside": data.cases.outside, "hyperparameters": {}, "certificate": {}}
     if not list(calibrator.parameters()):

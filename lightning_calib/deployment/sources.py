@@ -86,7 +86,9 @@ def stored_sources(outputs: Path, ensemble: CalibratedEnsemble, guard: Guard | N
     def calibrate(case_id: str) -> CalibratedMaps:
         case = store[case_id]
         if guard is None:
-            result: Calibrated | Guarded = ensemble.calibrate_pooled(cases.pooled(case_id)[None])
+            features = cases.feature_batch(case_id, ensemble.pipeline.calibrator.feature_names)
+            pooled = cases.pooled(case_id)[None]
+            result: Calibrated | Guarded = ensemble.calibrate_pooled(pooled, features=features)
         else:
             result = guard.stored(ensemble, cases, case_id)
         geometry = None if case.geometry is None else dict(case.geometry)

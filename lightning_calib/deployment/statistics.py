@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lightning_calib.deployment.ensemble import CalibratedEnsemble
+from lightning_calib.deployment.ensemble import Calibrated, CalibratedEnsemble
 from lightning_calib.functional.binning import bin_index
 from lightning_calib.functional.energy import free_energy
 from lightning_calib.functional.experts import winning_class
@@ -79,7 +79,9 @@ def case_statistics(cases: StoredCases, case_id: str, ensemble: CalibratedEnsemb
     pooled, mean = cases.pooled(case_id, ensemble.pipeline.pooling), cases.pooled(case_id, "z")
     if case.valid is not None and not case.valid.any():
         raise ValueError(f"{case.path}: no voxel of the case was predicted")
-    return _describe(case.case_id, case.group, ensemble, pooled, mean, case.logits, case.valid)
+    features = cases.feature_batch(case_id, ensemble.pipeline.calibrator.feature_names)
+    result = ensemble.calibrate_pooled(pooled[None], features=features)
+    return _describe(case.case_id, case.group, result, mean, case.logits, case.valid)
 
 
 def scores_statistics(
@@ -93,23 +95,21 @@ def scores_statistics(
         >>> scores_statistics("a", "a", torch.zeros(2, 3, 4, 4), ensemble).classes
         (1.0, 0.0, 0.0)
     """
-    pooled, mean = (pool(scores[None], pooling)[0] for pooling in (ensemble.pipeline.pooling, "z"))
-    return _describe(case_id, group, ensemble, pooled, mean, scores, valid)
+    result, mean = ensemble.calibrate(scores[None]), pool(scores[None], "z")[0]
+    return _describe(case_id, group, result, mean, scores, valid)
 
 
 def _describe(
     case_id: str,
     group: str,
-    ensemble: CalibratedEnsemble,
-    pooled: Tensor,
+    result: Calibrated,
     mean: Tensor,
     members: Tensor | None,
     valid: Tensor | None,
 ) -> CaseStatistics:
-    """Statistics from pooled scores ``(C, *S)``, mean logits ``(C, *S)`` and the members' ``(M, C, *S)``."""
-    result = ensemble.calibrate_pooled(pooled[None])
-    inside = torch.ones(pooled.shape[1:], dtype=torch.bool) if valid is None else valid
-    confidence, mask = result.confidence[0][inside], result.mask[0][inside]
+    """Statistics from the calibrated case, mean logits ``(C, *S)`` and the members' ``(M, C, *S)``."""
+    inside = torch.ones(mean.shape[1:], dtype=torch.bool) if valid is None else valid
+    confidence, mask = result.confidence[0].cpu()[inside], result.mask[0].cpu()[inside]
     votes = None
     if members is not None:
         dissenting = (winning_class(members.float())[:, inside] != mask).sum(dim=0)
@@ -119,7 +119,7 @@ def _describe(
         group=group,
         mean_confidence=float(confidence.double().mean()),
         confidence=shares(bin_index(confidence, CONFIDENCE_BINS), CONFIDENCE_BINS),
-        classes=shares(mask, len(pooled)),
+        classes=shares(mask, len(mean)),
         energy=likely_values(free_energy(mean[None])[0][inside]),
         votes=votes,
     )

@@ -62,7 +62,7 @@ class CrossFitter:
     num_classes: int
     strengths: tuple[float, ...] = STRENGTHS
     temperature_strengths: tuple[float, ...] = TEMPERATURE_STRENGTHS
-    _folds: dict[Pooling, list[Fold]] = field(default_factory=dict)
+    _folds: dict[tuple[Pooling, tuple[str, ...]], list[Fold]] = field(default_factory=dict)
     _temperatures: dict[Pooling, tuple[CrossFitted, list[float]]] = field(default_factory=dict)
 
     def __call__(self, pipeline: str) -> CrossFitted:
@@ -73,14 +73,15 @@ class CrossFitter:
         if name.calibrator == "ts":
             return self._temperature(name.pooling)[0]
         centre, temperatures = self._temperature(name.pooling)
-        path = FoldPath(name, self.folds(name.pooling), self.voxels.weights, self.num_classes)
+        features = build(name.calibrator, self.num_classes).feature_names
+        path = FoldPath(name, self.folds(name.pooling, features), self.voxels.weights, self.num_classes)
         return path(self.strengths, centre.losses[-1], temperatures)
 
-    def folds(self, pooling: Pooling) -> list[Fold]:
-        """The sample under a pooling."""
-        if pooling not in self._folds:
-            self._folds[pooling] = self.voxels.of(pooling)
-        return self._folds[pooling]
+    def folds(self, pooling: Pooling, features: tuple[str, ...] = ()) -> list[Fold]:
+        """The sample under a pooling, with some features."""
+        if (pooling, features) not in self._folds:
+            self._folds[pooling, features] = self.voxels.of(pooling, features)
+        return self._folds[pooling, features]
 
     def temperatures(self, pooling: Pooling) -> list[float]:
         """Temperature without each fold."""

@@ -100,6 +100,7 @@ def evaluate_cases(
     """
     data = StoredOutputsDataModule(store, pooling, cal=list(case_ids), val=0, test=0, outside=outside, cache=cache)
     task = EvaluationTask(calibrators, data.ignore_index, data.background)
+    data.feature_names = task.feature_names
     trainer.test(task, data.case_dataloader("cal", distances=True), verbose=False)
     return task.evaluated
 

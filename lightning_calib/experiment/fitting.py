@@ -94,6 +94,7 @@ class PipelineFitter:
             max_epochs,
             folder,
         )
+        data.feature_names = self.fresh().feature_names
         self.device = device_of(accelerator)
         self.solver: SolverName = choose_solver(self.fresh()) if solver == "auto" else solver
         self.space = Space.of(self.fresh(), self.solver)

@@ -6,7 +6,7 @@ probability (Fithian & Hastie 2014, "Local case-control sampling", with weights)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -72,6 +72,7 @@ class Fold:
         target: labels ``(1, n)``.
         weight: what each voxel counts ``(n,)``, float64; those of a group add up to 1.
         group: number of the group of each voxel ``(n,)``.
+        features: ``(1, F, n)``, where some were asked for.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Fold:
     target: Tensor
     weight: Tensor
     group: Tensor
+    features: Tensor | None = None
 
     @property
     def num_groups(self) -> int:
@@ -88,7 +90,7 @@ class Fold:
     @property
     def batch(self) -> Batch:
         """As solvers take it."""
-        return self.logits, self.target, [self.name]
+        return self.logits, self.target, [self.name], self.features
 
 
 class FoldedVoxels:
@@ -135,9 +137,9 @@ class FoldedVoxels:
         """Number of the group of each voxel ``(n,)``, fold behind fold."""
         return torch.cat([self._group(members) for _, members in self._members()])
 
-    def of(self, pooling: Pooling) -> list[Fold]:
-        """The sampled voxels of each fold."""
-        return [self._fold(name, members, pooling) for name, members in self._members()]
+    def of(self, pooling: Pooling, features: Sequence[str] = ()) -> list[Fold]:
+        """The sampled voxels of each fold, with some features of theirs."""
+        return [self._fold(name, members, pooling, features) for name, members in self._members()]
 
     def _members(self) -> Iterator[tuple[str, list[str]]]:
         """Name and cases of each fold."""
@@ -148,11 +150,19 @@ class FoldedVoxels:
         numbers = [torch.full_like(self.index[i], self.groups.index(self.group_of[i])) for i in members]
         return torch.cat(numbers)
 
-    def _fold(self, name: str, members: list[str], pooling: Pooling) -> Fold:
+    def _fold(self, name: str, members: list[str], pooling: Pooling, features: Sequence[str]) -> Fold:
         logits = [self.cases.pooled(i, pooling).flatten(1)[:, self.index[i]] for i in members]
         target = [self.cases.target(i).flatten()[self.index[i]] for i in members]
         weight = torch.cat([self.weight[i] for i in members])
-        return Fold(name, torch.cat(logits, 1)[None], torch.cat(target)[None], weight, self._group(members))
+        fold = Fold(name, torch.cat(logits, 1)[None], torch.cat(target)[None], weight, self._group(members))
+        found = [self._features(case_id, pooling, features) for case_id in members if features]
+        return replace(fold, features=torch.cat(found, 1)[None]) if found else fold
+
+    def _features(self, case_id: str, pooling: Pooling, names: Sequence[str]) -> Tensor:
+        """Features ``(F, n)`` of the sampled voxels of a case."""
+        maps = self.cases.features(case_id, names, pooling)
+        assert maps is not None
+        return maps.flatten(1)[:, self.index[case_id]]
 
 
 def draw(cases: StoredCases, case_id: str, size: int) -> tuple[Tensor, Tensor]:

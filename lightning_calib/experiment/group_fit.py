@@ -70,7 +70,7 @@ class GroupFitter:
             case_weights=self.weights,
             centre=centre,
         )
-        return calibrator, solver.solve(CaseStream(cases, self.case_ids)).to_dict()
+        return calibrator, solver.solve(CaseStream(cases, self.case_ids, calibrator.feature_names)).to_dict()
 
     def _at(self, kind: str, temperature: float) -> LinearCalibrator:
         manifest = self.cases.store.manifest

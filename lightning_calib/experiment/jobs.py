@@ -34,4 +34,4 @@ def pool_job(work: Work, job: PoolJob) -> None:
     cache = CaseCache(work.experiment.store)
     for case_id in cache.missing(job.kind, job.case_ids):
         if cache.enabled:
-            cache.distance(case_id) if job.kind == "distance" else cache.pooled(case_id, job.kind)
+            cache.make(job.kind, case_id)

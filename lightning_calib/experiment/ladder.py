@@ -17,7 +17,9 @@ from lightning_calib.experiment.statistics import Floats
 
 REFERENCE = "identity(p)"
 LADDER = (
-    *(REFERENCE, "identity(z)", "ts(p)", "ts(z)", "gs(p)", "gs(z)"),
+    *(REFERENCE, "identity(z)", "ts(p)", "ts(z)"),
+    *("case_ts_pooled(p)", "case_ts_pooled(z)", "case_ts(p)", "case_ts(z)"),
+    *("fts_pooled(p)", "fts_pooled(z)", "fts(p)", "fts(z)", "gs(p)", "gs(z)"),
     *("cms_op(p)", "cms_op(z)", "cms_ap(p)", "cms_ap(z)"),
     *("dc(p)", "dc(z)", "cdc(p)", "cdc(z)"),
 )

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
 from lightning_calib.kit.files import digest
-from lightning_calib.outputs.cache import Kind
+from lightning_calib.outputs.cache import FEATURES_OF, Kind
 from lightning_calib.outputs.manifest import CaseRecord
 
 TRIALS, PARTS = "trials", "evaluation"
@@ -24,15 +25,16 @@ SHARD_VOXELS = 2**22
 
 @dataclass(frozen=True)
 class PoolJob:
-    """Pooled maps, or distances to boundaries, of some cases, for the cache beside the store."""
+    """Pooled maps, features or distances to boundaries of some cases, for the cache beside the store."""
 
     kind: Kind
     case_ids: tuple[str, ...]
 
     def __str__(self) -> str:
         """One line for the progress display."""
-        what = "distances" if self.kind == "distance" else f"pooling {self.kind}"
-        return f"{what} of {len(self.case_ids)} cases from {self.case_ids[0]}"
+        what = {"distance": "distances"} | {kind: f"features on {pooling}" for pooling, kind in FEATURES_OF.items()}
+        made = what.get(self.kind, f"pooling {self.kind}")
+        return f"{made} of {len(self.case_ids)} cases from {self.case_ids[0]}"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,17 @@ class ShardJob:
     def __str__(self) -> str:
         """One line for the progress display."""
         return f"{self.whole}, {len(self.case_ids)} cases from {self.case_ids[0]}"
+
+
+def kinds_of(name: PipelineName) -> list[Kind]:
+    """Kinds of the maps that a pipeline reads.
+
+    Example:
+        >>> kinds_of(PipelineName.parse("ts(z)")), kinds_of(PipelineName.parse("fts(p)"))
+        (['z'], ['p', 'features-p'])
+    """
+    features: list[Kind] = [FEATURES_OF[name.pooling]] if name.cls.looks_at == "features" else []
+    return [name.pooling, *features]
 
 
 def shards(cases: Iterable[CaseRecord], voxels: int = SHARD_VOXELS) -> list[tuple[str, ...]]:

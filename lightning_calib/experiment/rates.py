@@ -76,6 +76,7 @@ class Rates:
         evaluation_job: seconds of an evaluation beside its cases.
         start: seconds that a worker process takes until it can work.
         memory: bytes of a worker process before it works.
+        features: seconds a voxel of all maps of features.
     """
 
     calibrators: dict[str, CalibratorRates]
@@ -85,6 +86,7 @@ class Rates:
     evaluation_job: float
     start: float
     memory: int
+    features: float = 0.0
 
 
 def measure(experiment: Experiment) -> Rates:
@@ -96,8 +98,9 @@ def measure(experiment: Experiment) -> Rates:
         calibrators = {name: _calibrator(sample, name, experiment.solver) for name in names}
         with tempfile.TemporaryDirectory() as folder:
             pooling, distance = sample.pooling(Path(folder)), sample.distances(Path(folder))
+            features = sample.features(Path(folder))
             jobs = _fixed(sample.store, Path(folder))
-    return Rates(calibrators, pooling, distance, *jobs, *_start())
+    return Rates(calibrators, pooling, distance, *jobs, *_start(), features)
 
 
 def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRates:
@@ -107,6 +110,7 @@ def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRate
     if CALIBRATORS[name].solver == "stacking":
         parts = [build(PipelineName.parse(part).calibrator, *facts) for part in parts_of("p")]
         return CalibratorRates("", score=_score(sample, Stack.of(parts, [1 / len(parts)] * len(parts))) / sample.voxels)
+    sample = sample.with_features(fresh().feature_names)
     score = _score(sample, fresh()) / sample.voxels
     if not list(fresh().parameters()):
         judge = _judge(sample, fresh(), None) / sample.voxels

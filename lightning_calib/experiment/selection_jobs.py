@@ -13,6 +13,7 @@ from lightning_calib.experiment.evaluation_jobs import evaluate_cases
 from lightning_calib.experiment.evidence import Evidence, poolings_of
 from lightning_calib.experiment.folds import SAMPLE_VOXELS, choose_level
 from lightning_calib.experiment.ladder import ALPHA, LADDER, REFERENCE, WIDTH
+from lightning_calib.experiment.parts import kinds_of
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import eligible
 from lightning_calib.experiment.rows import CaseRow
@@ -76,7 +77,7 @@ def candidates_of(experiment: Experiment) -> tuple[str, ...]:
 def maps_of(experiment: Experiment, job: SelectionJob) -> list[tuple[Kind, str]]:
     """Kinds and cases of the maps that a selection reads."""
     fitted, judged = selected_cases(experiment, job), judged_cases(experiment, job)
-    kinds = poolings_of(candidates_of(experiment))
+    kinds = dict.fromkeys(kind for text in candidates_of(experiment) for kind in kinds_of(PipelineName.parse(text)))
     pooled: list[tuple[Kind, str]] = [(kind, case) for kind in kinds for case in (*fitted, *judged)]
     return [*pooled, *((DISTANCE, case) for case in judged)]
 

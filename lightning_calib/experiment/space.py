@@ -80,4 +80,5 @@ def penalised_by(calibrator: Calibrator) -> tuple[str, ...]:
     for parameter in probe.parameters():
         parameter.add_(1.0)
     strengths: dict[str, dict[str, Any]] = {"lam": {"lam": 1.0, "mu": 0.0}, "mu": {"lam": 0.0, "mu": 1.0}}
-    return tuple(name for name, strength in strengths.items() if float(probe.penalty(**strength)) > 0)
+    least = float(probe.penalty(0.0, 0.0))  # shrinkage of its own
+    return tuple(name for name, strength in strengths.items() if float(probe.penalty(**strength)) > least)

@@ -60,14 +60,14 @@ class Stacked:
 
 
 def parts_of(pooling: Pooling) -> tuple[str, ...]:
-    """What a stack mixes: pipelines of the ladder that keep the order of classes, as the stack then does.
+    """What a stack mixes: pipelines of the ladder that look at single voxels and keep the order, as it then does.
 
     Example:
         >>> parts_of("p")
         ('identity(p)', 'ts(p)', 'gs(p)', 'cms_op(p)')
     """
-    names = map(PipelineName.parse, LADDER)
-    return tuple(str(name) for name in names if name.pooling == pooling and name.preserves == "order")
+    own = [name for name in map(PipelineName.parse, LADDER) if name.pooling == pooling]
+    return tuple(str(name) for name in own if name.preserves == "order" and name.cls.looks_at == "voxel")
 
 
 def stack_by_groups(evidence: Evidence, pooling: Pooling, keep: Cone | None = "order", floor: float = 0.0) -> Stacked:

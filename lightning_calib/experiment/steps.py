@@ -9,7 +9,7 @@ from lightning_calib.executors.base import Executor, Outcome
 from lightning_calib.experiment import layout, records, selection_records
 from lightning_calib.experiment.draws import rounds
 from lightning_calib.experiment.jobs import Job, perform
-from lightning_calib.experiment.parts import PARTS, TRIALS, PoolJob, ShardJob, TrialJob, shards
+from lightning_calib.experiment.parts import PARTS, TRIALS, PoolJob, ShardJob, TrialJob, kinds_of, shards
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
 from lightning_calib.experiment.selection_jobs import SelectionJob, maps_of, pending_selections, selection_hash
 from lightning_calib.experiment.space import Space
@@ -45,11 +45,12 @@ def pending_pools(work: Work) -> list[PoolJob]:
     needed: dict[tuple[Kind, str], None] = {}
     for job in pending_fits(work):
         split = experiment.split(job.repeat)
-        needed |= dict.fromkeys((job.name.pooling, case_id) for case_id in split.cal + split.val)
+        cases = split.cal + split.val
+        needed |= dict.fromkeys((kind, case_id) for kind in kinds_of(job.name) for case_id in cases)
     for job in experiment.jobs:
         if not _evaluated(work, job):
             test = experiment.split(job.repeat).test
-            needed |= dict.fromkeys((kind, case_id) for kind in (job.name.pooling, DISTANCE) for case_id in test)
+            needed |= dict.fromkeys((kind, case_id) for kind in (*kinds_of(job.name), DISTANCE) for case_id in test)
     for selection in pending_selections(work):
         needed |= dict.fromkeys(maps_of(experiment, selection))
     cache, found = CaseCache(experiment.store), []

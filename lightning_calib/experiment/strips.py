@@ -1,8 +1,8 @@
 """A few voxels of a store to measure on, and the processor time that work on them takes."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.functional.boundary import boundary_distance
+from lightning_calib.functional.features import FEATURES, make_features
 from lightning_calib.functional.pooling import pool
 from lightning_calib.outputs.cache import constant_share
 from lightning_calib.outputs.store import OutputStore, StoredCase
@@ -76,6 +77,16 @@ class Strips:
         """Voxels of all strips."""
         return sum(batch[1].numel() for batch in self.batches)
 
+    def with_features(self, names: Sequence[str]) -> "Strips":
+        """The same with features, for calibrators that look at them."""
+        if not names:
+            return self
+        featured: list[Batch] = [
+            (*batch[:3], make_features(names, batch[0], logits[None]))
+            for batch, logits in zip(self.batches, self.members, strict=True)
+        ]
+        return replace(self, batches=featured)
+
     def pooling(self, folder: Path) -> float:
         """Seconds a voxel of a pooled map: pooling, check, file."""
         if self.store.manifest.keep == "pooled":
@@ -86,6 +97,16 @@ class Strips:
                 made = pool(logits[None], "p")[0]
                 torch.aminmax(made)
                 constant_share(made)
+                save_file({"map": made}, folder / "map")
+
+        return seconds_of(work) / self.voxels
+
+    def features(self, folder: Path) -> float:
+        """Seconds a voxel of the maps of all features."""
+
+        def work() -> None:
+            for logits in self.members:
+                made = make_features(list(FEATURES), pool(logits[None], "p"), logits[None])[0]
                 save_file({"map": made}, folder / "map")
 
         return seconds_of(work) / self.voxels

@@ -5,7 +5,7 @@ are read and by the passes that fits take. Passes alone are not measured on the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Literal
 
@@ -19,8 +19,9 @@ from lightning_calib.experiment.rates import Rates
 from lightning_calib.experiment.selection_jobs import SelectionJob, candidates_of
 from lightning_calib.experiment.space import Space
 from lightning_calib.experiment.stacking import parts_of, with_parts
+from lightning_calib.functional.features import FEATURES
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.outputs.cache import FOLDER
+from lightning_calib.outputs.cache import FEATURES_OF, FOLDER, CaseCache, Kind
 from lightning_calib.outputs.manifest import SUFFIX
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.solvers.adam import MAX_EPOCHS
@@ -82,6 +83,7 @@ class Extent:
         test: voxels of ``test``.
         pooled: by pooling, voxels whose pooled map is still to be made.
         distances: voxels whose distance to the boundary is still to be computed.
+        features: by pooling, voxels whose features are still to be made.
     """
 
     num_classes: int
@@ -91,6 +93,7 @@ class Extent:
     test: float
     pooled: dict[Pooling, int]
     distances: int
+    features: dict[Pooling, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Extent":
@@ -102,34 +105,31 @@ class Extent:
             part: sum(sizes[case] for split in splits for case in getattr(split, part)) / len(splits)
             for part in ("cal", "val", "test")
         }
-        poolings = dict.fromkeys(PipelineName.parse(name).pooling for name in experiment.names)
+        names = [PipelineName.parse(name) for name in experiment.names]
+        poolings = dict.fromkeys(name.pooling for name in names)
+        featured = dict.fromkeys(name.pooling for name in names if name.cls.looks_at == "features")
         return cls(
             store.manifest.num_classes,
             max(sizes.values()),
             **parts,
-            pooled={pooling: _missing(store, _kind(store, pooling), sizes) for pooling in poolings},
+            pooled={pooling: _missing(store, pooling, sizes) for pooling in poolings},
+            features={pooling: _missing(store, FEATURES_OF[pooling], sizes) for pooling in featured},
             distances=_missing(store, "distance", {case: sizes[case] for split in splits for case in split.test}),
         )
 
     @property
     def cache_bytes(self) -> int:
         """What the maps beside the store will take."""
-        return 4 * (self.num_classes * sum(self.pooled.values()) + self.distances)
+        features = len(FEATURES) * sum(self.features.values())
+        return 4 * (self.num_classes * sum(self.pooled.values()) + self.distances + features)
 
 
-def _kind(store: OutputStore, pooling: Pooling) -> str | None:
-    """Folder of a pooling's maps in the cache; None where they are read from the cases themselves."""
-    if store.manifest.keep == "pooled" or pooling == "p0":
-        return None
-    fewer = store.manifest.num_members < store.stored_members
-    return f"{pooling}-{store.manifest.num_members}" if fewer else pooling
-
-
-def _missing(store: OutputStore, kind: str | None, sizes: dict[str, int]) -> int:
-    """Voxels of the cases whose map is not there."""
-    if kind is None:
+def _missing(store: OutputStore, kind: Kind, sizes: dict[str, int]) -> int:
+    """Voxels of the cases whose map is not there; none where maps are read from the cases themselves."""
+    place = CaseCache(store).place(kind)
+    if place is None:
         return 0
-    folder = store.path / FOLDER / kind
+    folder = store.path / FOLDER / place
     return sum(voxels for case, voxels in sizes.items() if not (folder / f"{case}{SUFFIX}").is_file())
 
 
@@ -181,8 +181,11 @@ class Model:
 
     def pooling(self) -> list[Piece]:
         """Maps that are made once and kept beside the store."""
-        voxels = {str(kind): count for kind, count in self.extent.pooled.items()} | {"distance": self.extent.distances}
+        features = {str(FEATURES_OF[kind]): count for kind, count in self.extent.features.items()}
+        pooled = {str(kind): count for kind, count in self.extent.pooled.items()}
+        voxels = {**pooled, "distance": self.extent.distances, **features}
         rates = dict.fromkeys(voxels, self.rates.pooling) | {"distance": self.rates.distance}
+        rates |= dict.fromkeys(features, self.rates.features)
         found = []
         for kind, count in voxels.items():
             work = count * rates[kind]

@@ -11,21 +11,24 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lightning_calib.functional.boundary import boundary_distance
-from lightning_calib.functional.pooling import Pooling
+from lightning_calib.functional.features import FEATURES, NEED_MEMBERS, OF_CASE, VERSION, make_features
+from lightning_calib.functional.pooling import POOLINGS, Pooling
 from lightning_calib.kit.files import atomic_path
-from lightning_calib.outputs.manifest import SUFFIX, StoreError
+from lightning_calib.outputs.manifest import SUFFIX, Manifest, StoreError
 from lightning_calib.outputs.store import OutputStore, StoredCase
 
 FOLDER = "cache"
 DISTANCE: Literal["distance"] = "distance"
-Kind = Pooling | Literal["distance"]
+FeatureKind = Literal["features-z", "features-p", "features-p0"]
+Kind = Pooling | Literal["distance"] | FeatureKind
+FEATURES_OF: dict[Pooling, FeatureKind] = {"z": "features-z", "p": "features-p", "p0": "features-p0"}
 
 # Networks do not give two neighbours the same scores for every class; a fill does.
 CONSTANT_SHARE = 0.05
 
 
 class CaseCache:
-    """Pooled logits and boundary distances of a store's cases.
+    """Pooled logits, features and boundary distances of a store's cases.
 
     A map is computed when it is first asked for and written to ``<store>/cache/<kind>/<case_id>.safetensors``,
     whole or not at all, with the hash of the case that it came from: a case predicted anew gets new maps. Later
@@ -45,54 +48,73 @@ class CaseCache:
 
     def pooled(self, case_id: str, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, *S)``, float32, checked to be finite."""
-        case, kind = self.store[case_id], self._kind(pooling)
+        case, kind = self.store[case_id], self.place(pooling)
         if kind is None:
             found, facts = case.pooled(pooling), {}
             if (case_id, pooling) not in self._checked:
                 facts = _check(case, found)
         else:
-            found, facts = self._get(case, kind, lambda: case.pooled(pooling), _check)
+            found, facts = self._get(case, kind, lambda: _make_pooled(case, pooling))
         self._warn_constant(case_id, pooling, float(facts.get("constant", 0)))
         return found
+
+    def features(self, case_id: str, pooling: Pooling) -> dict[str, Tensor]:
+        """All features that the store allows, by name: maps ``(*S)``, float32; those of the case are expanded."""
+        case, place = self.store[case_id], self.place(FEATURES_OF[pooling])
+        of_voxels, of_case = features_of(self.store.manifest)
+        assert place is not None  # no store holds features itself
+        maps, facts = self._get(case, place, lambda: _make_features(case, pooling))
+        found = dict(zip(of_voxels, maps, strict=True))
+        return found | {name: torch.tensor(float(facts[name])).expand(case.shape) for name in of_case}
 
     def distance(self, case_id: str) -> Tensor:
         """Distance ``(*S)`` of each voxel to the target's boundary, float32; the full target counts."""
         case, ignore = self.store[case_id], self.store.manifest.ignore_index
-        return self._get(case, DISTANCE, lambda: boundary_distance(case.target[None], ignore)[0])[0]
+        return self._get(case, DISTANCE, lambda: (boundary_distance(case.target[None], ignore)[0], {}))[0]
 
     def missing(self, kind: Kind, case_ids: Iterable[str]) -> list[str]:
         """Cases of which a map is to be kept and is not there yet."""
-        place = DISTANCE if kind == DISTANCE else self._kind(kind)
+        place = self.place(kind)
         if place is None or not self.enabled:
             return []
         cases = [self.store[case_id] for case_id in case_ids]
         return [case.case_id for case in cases if _read(self._path(case, place), case.record.sha256) is None]
 
-    def _kind(self, pooling: Pooling) -> str | None:
-        """Folder of a pooling's maps; None where they are mapped from the cases themselves."""
+    def make(self, kind: Kind, case_id: str) -> None:
+        """Have a map kept."""
+        pooling = next((pooling for pooling, own in FEATURES_OF.items() if own == kind), None)
+        if pooling is not None:
+            self.features(case_id, pooling)
+        elif kind == DISTANCE:
+            self.distance(case_id)
+        else:
+            self.pooled(case_id, kind)  # type: ignore[arg-type]  # what is left are poolings
+
+    def place(self, kind: Kind) -> str | None:
+        """Folder of a kind of maps; None where they are mapped from the cases themselves."""
         manifest = self.store.manifest
-        if manifest.keep == "pooled" or pooling == "p0":
+        if kind == DISTANCE:
+            return kind
+        mapped = kind == "p0" or manifest.keep == "pooled"
+        if kind in POOLINGS and mapped:
             return None
-        smaller = manifest.num_members < self.store.stored_members
-        return f"{pooling}-{manifest.num_members}" if smaller else pooling
+        version = "" if kind in POOLINGS else f"-{VERSION}"
+        fewer = manifest.num_members < self.store.stored_members
+        return f"{kind}{version}-{manifest.num_members}" if fewer else f"{kind}{version}"
 
     def _path(self, case: StoredCase, kind: str) -> Path:
         return self.store.path / FOLDER / kind / f"{case.case_id}{SUFFIX}"
 
     def _get(
-        self,
-        case: StoredCase,
-        kind: str,
-        compute: Callable[[], Tensor],
-        check: Callable[[StoredCase, Tensor], dict[str, str]] | None = None,
+        self, case: StoredCase, kind: str, compute: Callable[[], tuple[Tensor, dict[str, str]]]
     ) -> tuple[Tensor, dict[str, str]]:
         """A map and the facts stored with it, from the disk or computed."""
         path = self._path(case, kind)
         found = _read(path, case.record.sha256) if self.enabled else None
         if found is not None:
             return found
-        made = compute().contiguous()
-        facts = {"sha256": case.record.sha256, **(check(case, made) if check else {})}
+        made, facts = compute()
+        made, facts = made.contiguous(), {"sha256": case.record.sha256, **facts}
         if self.enabled:
             self._write(path, made, facts)
         return made, facts
@@ -118,6 +140,27 @@ class CaseCache:
             "confidences will be fitted and measured (further cases are not named)",
             stacklevel=2,
         )
+
+
+def features_of(manifest: Manifest) -> tuple[list[str], list[str]]:
+    """Names of the features of voxels and of cases that a store allows: without members, those of the pooled map."""
+    allowed = [name for name in FEATURES if manifest.keep == "members" or name not in NEED_MEMBERS]
+    return [name for name in allowed if name not in OF_CASE], [name for name in allowed if name in OF_CASE]
+
+
+def _make_features(case: StoredCase, pooling: Pooling) -> tuple[Tensor, dict[str, str]]:
+    """Maps ``(F, *S)`` of the features of voxels; those of the case are single numbers, and facts."""
+    of_voxels, of_case = features_of(case.manifest)
+    members = case.logits
+    batch = None if members is None else members[None]
+    made = make_features([*of_voxels, *of_case], case.pooled(pooling)[None], batch)[0]
+    numbers = made[len(of_voxels) :].flatten(1)[:, 0].tolist()
+    return made[: len(of_voxels)], {name: repr(number) for name, number in zip(of_case, numbers, strict=True)}
+
+
+def _make_pooled(case: StoredCase, pooling: Pooling) -> tuple[Tensor, dict[str, str]]:
+    made = case.pooled(pooling)
+    return made, _check(case, made)
 
 
 def _read(path: Path, sha256: str) -> tuple[Tensor, dict[str, str]] | None:

@@ -56,6 +56,7 @@ class VoxelBatches(Dataset[Batch]):
         batch_voxels: most voxels in a batch, over all processes.
         seed: seed of the order.
         memory: bytes that a window may take.
+        features: names of the features to go with the voxels.
     """
 
     def __init__(
@@ -65,10 +66,11 @@ class VoxelBatches(Dataset[Batch]):
         batch_voxels: int = 65_536,
         seed: int = 0,
         memory: int = 2**29,
+        features: Sequence[str] = (),
     ) -> None:
-        self.cases, self.batch_voxels, self.seed = cases, batch_voxels, seed
+        self.cases, self.batch_voxels, self.seed, self.features = cases, batch_voxels, seed, features
         sizes = {case_id: len(cases.counted(case_id)) for case_id in case_ids}
-        voxel_bytes = 4 * cases.store.manifest.num_classes + 8
+        voxel_bytes = 4 * (cases.store.manifest.num_classes + len(features)) + 8
         self.windows = _windows(sizes, max(1, memory // voxel_bytes), seed)
         self.batches = [-(-sum(sizes[i] for i in window) // batch_voxels) for window in self.windows]
         self._loaded: tuple[int, Tensor, Tensor] | None = None
@@ -79,13 +81,15 @@ class VoxelBatches(Dataset[Batch]):
         return sum(self.batches)
 
     def __getitem__(self, key: SampleKey) -> Batch:
-        """This process's share of a batch: ``logits (1, C, n)`` and ``target (1, n)``, nothing ignored."""
+        """This process's share: ``logits (1, C, n)``, ``target (1, n)``, ``features (1, F, n)``; nothing ignored."""
         number, step = self._place(key)
-        logits, target = self._load(number)
+        seen, target = self._load(number)
         rank, replicas = world()
         order = self._shuffled(key.epoch, number, len(target))
         chosen = order.tensor_split(self.batches[number])[step][rank::replicas]
-        return {"logits": logits[:, chosen].unsqueeze(0), "target": target[chosen].unsqueeze(0), "case_id": None}
+        logits, features = seen[:, chosen].unsqueeze(0).tensor_split([self.cases.store.manifest.num_classes], dim=1)
+        batch: Batch = {"logits": logits, "target": target[chosen].unsqueeze(0), "case_id": None}
+        return batch | ({"features": features} if self.features else {})
 
     def _place(self, key: SampleKey) -> tuple[int, int]:
         """Window of a step, and the step's number in it."""
@@ -104,16 +108,18 @@ class VoxelBatches(Dataset[Batch]):
         return self._order[1]
 
     def _load(self, number: int) -> tuple[Tensor, Tensor]:
-        """Voxels ``(C, n)`` of a window and their targets ``(n,)``; the last window is kept."""
+        """Voxels ``(C + F, n)`` of a window and their targets ``(n,)``; the last window is kept."""
         if self._loaded is None or self._loaded[0] != number:
             self._loaded = None  # two windows at a time would take twice the memory
-            logits, target = [], []
+            seen, target = [], []
             for case_id in self.windows[number]:
                 index = self.cases.counted(case_id)
-                scores, labels = self.cases.read(case_id)
-                logits.append(scores.flatten(1)[:, index])
+                logits, labels = self.cases.read(case_id)
+                features = self.cases.features(case_id, self.features)
+                maps = logits if features is None else torch.cat([logits, features])
+                seen.append(maps.flatten(1)[:, index])
                 target.append(labels.flatten()[index])
-            self._loaded = (number, torch.cat(logits, dim=1), torch.cat(target))
+            self._loaded = (number, torch.cat(seen, dim=1), torch.cat(target))
         return self._loaded[1], self._loaded[2]
 
 
@@ -130,6 +136,7 @@ class ImageBatches(Dataset[Batch]):
         crop: size of the crop; an image that is smaller along an axis stays whole there. None for whole images.
         shuffle: draw a new order every epoch; otherwise images come in the order of ``case_ids``.
         seed: seed of order and crops.
+        features: names of the features to go with the images.
     """
 
     def __init__(
@@ -140,11 +147,12 @@ class ImageBatches(Dataset[Batch]):
         crop: Sequence[int] | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        features: Sequence[str] = (),
     ) -> None:
         dims = cases.store.manifest.spatial_dims
         if crop is not None and (len(crop) != dims or min(crop) < 1):
             raise ValueError(f"crop = {list(crop)}: give {dims} sizes of 1 or more")
-        self.cases, self.case_ids, self.seed = cases, list(case_ids), seed
+        self.cases, self.case_ids, self.seed, self.features = cases, list(case_ids), seed, features
         self.batch_images = world()[1] if batch_images is None else batch_images
         self.crop, self.shuffle = crop, shuffle
 
@@ -153,42 +161,48 @@ class ImageBatches(Dataset[Batch]):
         return -(-len(self.case_ids) // self.batch_images)
 
     def __getitem__(self, key: SampleKey) -> Batch:
-        """This process's share of a batch, ``logits (b, C, *S)`` and ``target (b, *S)``; b may be 0."""
+        """This process's share of a batch, ``logits (b, C, *S)``, ``target (b, *S)``, features; b may be 0."""
         rank, replicas = world()
         order = np.arange(len(self.case_ids))
         if self.shuffle:
             order = np.random.default_rng([self.seed, key.epoch]).permutation(len(order))
         batch = order[key.position * self.batch_images :][: self.batch_images][rank::replicas]
         names = [self.case_ids[i] for i in batch]
-        samples = [self._crop(*self.cases.read(name), name, key) for name in names]
+        samples = [self._crop(self._read(name), name, key) for name in names]
         if len(samples) == 1:  # mapped from the file, not copied
-            return {"logits": samples[0][0][None], "target": samples[0][1][None], "case_id": names}
+            return {key: value[None] for key, value in samples[0].items()} | {"case_id": names}
         return self._stack(samples, names) if samples else self._empty()
 
-    def _stack(self, samples: list[tuple[Tensor, Tensor]], names: list[str]) -> Batch:
-        if len({target.shape for _, target in samples}) > 1:
+    def _read(self, case_id: str) -> dict[str, Tensor]:
+        logits, target = self.cases.read(case_id)
+        features = self.cases.features(case_id, self.features)
+        return {"logits": logits, "target": target} | ({} if features is None else {"features": features})
+
+    def _stack(self, samples: list[dict[str, Tensor]], names: list[str]) -> Batch:
+        if len({sample["target"].shape for sample in samples}) > 1:
             raise ValueError(
                 f"cases {', '.join(names)} differ in size and cannot share a batch: set a crop, or batch_images to "
                 "one a process"
             )
-        logits, target = zip(*samples, strict=True)
-        return {"logits": torch.stack(logits), "target": torch.stack(target), "case_id": names}
+        stacked: Batch = {key: torch.stack([sample[key] for sample in samples]) for key in samples[0]}
+        return stacked | {"case_id": names}
 
     def _empty(self) -> Batch:
         manifest = self.cases.store.manifest
         ones = (1,) * manifest.spatial_dims
         target = torch.zeros(0, *ones, dtype=torch.long)
-        return {"logits": torch.zeros(0, manifest.num_classes, *ones), "target": target, "case_id": []}
+        batch: Batch = {"logits": torch.zeros(0, manifest.num_classes, *ones), "target": target, "case_id": []}
+        return batch | ({"features": torch.zeros(0, len(self.features), *ones)} if self.features else {})
 
-    def _crop(self, logits: Tensor, target: Tensor, case_id: str, key: SampleKey) -> tuple[Tensor, Tensor]:
+    def _crop(self, sample: dict[str, Tensor], case_id: str, key: SampleKey) -> dict[str, Tensor]:
         if self.crop is None:
-            return logits, target
-        rng = generator(self.seed, key, case_id)
-        starts = [
-            int(rng.integers(0, max(size - edge, 0) + 1)) for size, edge in zip(target.shape, self.crop, strict=True)
-        ]
-        where = tuple(slice(start, start + edge) for start, edge in zip(starts, self.crop, strict=True))
-        return logits[(slice(None), *where)], target[where]
+            return sample
+        rng, shape = generator(self.seed, key, case_id), sample["target"].shape
+        starts = [int(rng.integers(0, max(size - edge, 0) + 1)) for size, edge in zip(shape, self.crop, strict=True)]
+        for axis, (start, edge) in enumerate(zip(starts, self.crop, strict=True), start=-len(shape)):
+            length = min(edge, shape[axis])
+            sample = {name: values.narrow(axis, start, length) for name, values in sample.items()}
+        return sample
 
 
 def _windows(sizes: dict[str, int], limit: int, seed: int) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """Frozen ensemble outputs as a Lightning DataModule."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,42 +19,57 @@ from lightning_calib.outputs.stored_cases import Outside, StoredCases
 __all__ = ["Outside", "Part", "Size", "Sizes", "Split", "StoredOutputsDataModule", "make_split"]
 
 Part = Literal["cal", "val", "test"]
+CaseBatch = tuple[Tensor, Tensor, list[str]] | tuple[Tensor, Tensor, list[str], Tensor]
 TrainBatches = Literal["cases", "voxels", "images"]
 
 
 class CaseDataset(Dataset[Batch]):
     """Whole cases, one a sample."""
 
-    def __init__(self, cases: StoredCases, case_ids: Sequence[str], distances: bool = False) -> None:
-        self.cases, self.case_ids, self.distances = cases, list(case_ids), distances
+    def __init__(
+        self, cases: StoredCases, case_ids: Sequence[str], distances: bool = False, features: Sequence[str] = ()
+    ) -> None:
+        self.cases, self.case_ids, self.distances, self.features = cases, list(case_ids), distances, features
 
     def __len__(self) -> int:
         """Number of cases."""
         return len(self.case_ids)
 
     def __getitem__(self, key: SampleKey | int) -> Batch:
-        """``logits (C, *S)``, ``target (*S)``, ``case_id`` and, where asked for, ``distance (*S)``."""
+        """``logits (C, *S)``, ``target (*S)``, ``case_id``; if asked for, ``distance (*S)``, ``features (F, *S)``."""
         case_id = self.case_ids[SampleKey.of(key).position]
         logits, target = self.cases.read(case_id)
         sample: Batch = {"logits": logits, "target": target, "case_id": case_id}
-        return sample | ({"distance": self.cases.distance(case_id)} if self.distances else {})
+        if self.distances:
+            sample["distance"] = self.cases.distance(case_id)
+        if self.features:
+            sample["features"] = self.cases.features(case_id, self.features)
+        return sample
 
 
 class CaseStream:
-    """Batches ``(logits (1, C, *S), target (1, *S), [case_id])`` of some cases; can be gone through repeatedly."""
+    """Batches ``(logits (1, C, *S), target (1, *S), [case_id])`` of some cases; can be gone through repeatedly.
 
-    def __init__(self, cases: StoredCases, case_ids: Sequence[str]) -> None:
-        self.cases, self.case_ids = cases, list(case_ids)
+    Args:
+        cases: where they are.
+        case_ids: those to use.
+        features: names of the features ``(1, F, *S)`` that batches have as a fourth entry; none by default.
+    """
+
+    def __init__(self, cases: StoredCases, case_ids: Sequence[str], features: Sequence[str] = ()) -> None:
+        self.cases, self.case_ids, self.features = cases, list(case_ids), features
 
     def __len__(self) -> int:
         """Number of cases."""
         return len(self.case_ids)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    def __iter__(self) -> Iterator[CaseBatch]:
         """One pass."""
         for case_id in self.case_ids:
             logits, target = self.cases.read(case_id)
-            yield logits[None], target[None], [case_id]
+            features = self.cases.feature_batch(case_id, self.features)
+            batch = (logits[None], target[None], [case_id])
+            yield batch if features is None else (*batch, features)
 
 
 class StoredOutputsDataModule(LightningDataModule):
@@ -62,8 +77,9 @@ class StoredOutputsDataModule(LightningDataModule):
 
     Training batches come from ``cal``, validation batches from ``val``, test batches from ``test``. Batches are
     dicts with ``logits (B, C, *S)`` (pooled, float32), ``target (B, *S)`` (voxels that do not count are
-    ``ignore_index``) and ``case_id``; test batches also hold ``distance (B, *S)``. Arrays are mapped from files:
-    memory does not grow with the store.
+    ``ignore_index``) and ``case_id``; test batches also hold ``distance (B, *S)``, and all of them hold ``features
+    (B, F, *S)`` where :attr:`feature_names` names some. Arrays are mapped from files: memory does not grow with the
+    store.
 
     Args:
         outputs: folder of the store, or the opened store.
@@ -86,6 +102,9 @@ class StoredOutputsDataModule(LightningDataModule):
         batch_images: images a batch, over all processes; null for one a process.
         crop: size of random crops of images; null for whole images.
         memory: bytes of voxels that are shuffled together.
+
+    Attributes:
+        feature_names: features that batches hold; whoever uses the data sets it to what its calibrators look at.
 
     Example:
         >>> data = StoredOutputsDataModule("runs/camvid/outputs", cal=50, val=50)  # doctest: +SKIP
@@ -121,6 +140,7 @@ class StoredOutputsDataModule(LightningDataModule):
         self.repeat, self.seed = repeat, seed
         self.train_batches, self.batch_voxels, self.batch_images = train_batches, batch_voxels, batch_images
         self.crop, self.memory = crop, memory
+        self.feature_names: tuple[str, ...] = ()
         self._refuse_unlabelled()
 
     @property
@@ -162,8 +182,8 @@ class StoredOutputsDataModule(LightningDataModule):
         return tuple(getattr(self.split, part))
 
     def batches(self, part: Part) -> CaseStream:
-        """All cases of a part as ``(logits, target, case_ids)``, for loops without Lightning."""
-        return CaseStream(self.cases, self.ids(part))
+        """All cases of a part as ``(logits, target, case_ids)``, for loops without Lightning; features come fourth."""
+        return CaseStream(self.cases, self.ids(part), self.feature_names)
 
     def distance(self, case_id: str) -> Tensor:
         """Distance ``(*S)`` of each voxel to the target's boundary."""
@@ -171,7 +191,8 @@ class StoredOutputsDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches of ``cal`` in the form that ``train_batches`` names."""
-        options: Mapping[str, Any] = {"cases": self.cases, "case_ids": self.ids("cal"), "seed": self.seed}
+        options: dict[str, Any] = {"cases": self.cases, "case_ids": self.ids("cal"), "seed": self.seed}
+        options["features"] = self.feature_names
         dataset: VoxelBatches | ImageBatches
         if self.train_batches == "voxels":
             dataset = VoxelBatches(batch_voxels=self.batch_voxels, memory=self.memory, **options)
@@ -197,7 +218,7 @@ class StoredOutputsDataModule(LightningDataModule):
         if len(case_ids) < replicas:
             raise ValueError(f"{part} has {len(case_ids)} cases for {replicas} processes; use fewer devices")
         return DataLoader(
-            dataset=CaseDataset(self.cases, case_ids, distances),
+            dataset=CaseDataset(self.cases, case_ids, distances, self.feature_names),
             batch_size=1,
             sampler=EpochSampler(len(case_ids), even=False),
             collate_fn=collate,

@@ -1,12 +1,15 @@
 """Stored cases as a fit sees them: pooled, with everything that does not count marked as ignored."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.features import NEED_MEMBERS, check_features, make_features
 from lightning_calib.functional.pooling import Pooling, pool
 from lightning_calib.outputs.cache import CaseCache
+from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore, StoredCase
 
 Outside = Literal["exclude", "background_certain", "one_hot_logits"]
@@ -61,6 +64,29 @@ class StoredCases:
             return logits
         return torch.where(valid, logits, self._fill(case, pooling))
 
+    def features(self, case_id: str, names: Sequence[str], pooling: Pooling | None = None) -> Tensor | None:
+        """Features ``(F, *S)`` of a case in float32, see :mod:`lightning_calib.functional.features`.
+
+        Args:
+            case_id: the case.
+            names: which features, in this order; None comes back where there are none.
+            pooling: another pooling than the usual one.
+        """
+        if not names:
+            return None
+        self._refuse_lacking(names)
+        case, pooling = self.store[case_id], pooling or self.pooling
+        filled = case.valid is not None and self.outside != "exclude"
+        if filled or not self.cache.enabled:
+            return self._made_features(case, names, pooling)
+        found = self.cache.features(case_id, pooling)
+        return torch.stack([found[name] for name in names])
+
+    def feature_batch(self, case_id: str, names: Sequence[str]) -> Tensor | None:
+        """The same with a batch axis ``(1, F, *S)``."""
+        found = self.features(case_id, names)
+        return None if found is None else found[None]
+
     def target(self, case_id: str) -> Tensor:
         """Target ``(*S)`` of a case, without its logits."""
         case = self.store[case_id]
@@ -75,6 +101,25 @@ class StoredCases:
     def counted(self, case_id: str) -> Tensor:
         """Flat indices of the voxels that count."""
         return (self.target(case_id).flatten() != self.ignore_index).nonzero().squeeze(1)
+
+    def _made_features(self, case: StoredCase, names: Sequence[str], pooling: Pooling) -> Tensor:
+        """Features that are not kept; voxels outside are filled in all members."""
+        members, valid = case.logits, case.valid
+        if members is not None and valid is not None and self.outside != "exclude":
+            members = torch.where(valid, members.float(), self._fill(case, "z"))
+        return make_features(
+            names, self.pooled(case.case_id, pooling)[None], None if members is None else members[None]
+        )[0]
+
+    def _refuse_lacking(self, names: Sequence[str]) -> None:
+        if self.store.manifest.keep == "members":
+            check_features(names)
+            return
+        if lacking := [name for name in check_features(names) if name in NEED_MEMBERS]:
+            raise StoreError(
+                f"{self.store.path} keeps pooled maps alone, but {', '.join(lacking)} need the members' scores: "
+                "predict again with --outputs.keep members, or use fts_pooled or case_ts_pooled, which do without"
+            )
 
     def _fill(self, case: StoredCase, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, 1, ...)`` of every voxel outside."""

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.base import Calibrator, seen_by
 from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.flips import flip_kinds
@@ -114,8 +114,9 @@ def case_plane(cases: StoredCases, case_id: str, calibrator: Calibrator, close_u
     whole = calibrator.looks_at != "voxel"
     seen = pooled if whole or plane is None else pooled[:, :, plane : plane + 1]
     at = plane if whole else 0
-    log_probs, raw = _cut(calibrator(seen), plane, at), _cut(seen, plane, at)
-    temperatures = calibrator.temperature_map(seen)
+    features = seen_by(calibrator, cases.feature_batch(case_id, calibrator.feature_names))
+    log_probs, raw = _cut(calibrator(seen, *features), plane, at), _cut(seen, plane, at)
+    temperatures = calibrator.temperature_map(seen, *features)
     temperature = None if temperatures is None else _cut(temperatures, plane, at)[0]
     if close_up is not None:
         rows, columns = busiest_window(boundary(target, IGNORED), close_up)

@@ -245,7 +245,7 @@ def check_rates(lr: float, patience: int, weight_decay: float) -> None:
 
 def adam_batches(calibrator: Calibrator) -> BatchKind:
     """What a step is taken on: random voxels, or images where neighbours matter."""
-    return "voxels" if calibrator.looks_at == "voxel" else "images"
+    return "images" if calibrator.looks_at == "neighbourhood" else "voxels"
 
 
 def copied(calibrator: Calibrator) -> dict[str, Tensor]:

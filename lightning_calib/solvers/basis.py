@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import BasisCalibrator
@@ -50,12 +49,12 @@ class BasisCoordinates(Coordinates):
         return gradient
 
     def strengths(self, lam: float, mu: float) -> Tensor:
-        """No penalty but the ridge."""
-        return torch.zeros(self.size, dtype=torch.float64)
+        """The calibrator's own; ``lam`` and ``mu`` are of matrices."""
+        return self.calibrator.shrinkage().double().cpu()
 
     def scores(self, matrix: Tensor, features: Tensor, out: Tensor | None = None) -> Tensor:
         """Scores ``(C, m)`` of coefficients ``(J,)`` and what the calibrator sees ``(R, m)``."""
-        change = matrix - self.identity().to(matrix)
+        change = matrix - self.calibrator.starting_point(matrix)
         found = self.calibrator.scores(change.view(1, -1, 1), *self.calibrator.split(features.unsqueeze(0)))[0]
         return found if out is None else out.copy_(found)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, load_calibrator
+from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import Pooling
@@ -81,7 +82,9 @@ class Measured:
 
 
 @torch.inference_mode()
-def measure(calibrator: Calibrator, logits: Tensor, seed: int = 0, shift: float = SHIFT) -> Measured:
+def measure(
+    calibrator: Calibrator, logits: Tensor, seed: int = 0, shift: float = SHIFT, features: Tensor | None = None
+) -> Measured:
     """Measure a calibrator on pooled logits, shifts included.
 
     Every voxel gets a shift of its own. Logits and shifts are rounded to a grid of 1/256 first, so that shifting is
@@ -92,20 +95,22 @@ def measure(calibrator: Calibrator, logits: Tensor, seed: int = 0, shift: float 
         logits: pooled logits ``(B, C, *S)``.
         seed: seed of the shifts.
         shift: their standard deviation.
+        features: ``(B, F, *S)`` for calibrators that look at them; shifts do not change them.
 
     Example:
         >>> from lightning_calib.calibrators import build
         >>> measure(build("ts", 3), torch.randn(1, 3, 50)).preserved
         'order'
     """
-    log_probs = calibrator(logits)
+    seen = seen_by(calibrator, features)
+    log_probs = calibrator(logits, *seen)
     order = logits.argsort(dim=1, descending=True, stable=True)
     ranked = log_probs.gather(1, order)
     on_grid = _rounded(logits)
     moved = on_grid + _rounded(shift * _normal(logits, seed))
     return Measured(
         voxels=logits.numel() // logits.shape[1],
-        shift_change=float((calibrator(moved) - calibrator(on_grid)).abs().max()),
+        shift_change=float((calibrator(moved, *seen) - calibrator(on_grid, *seen)).abs().max()),
         argmax_changes=int((winning_class(log_probs) != winning_class(logits)).sum()),
         inversions=int((ranked[:, 1:] > ranked[:, :-1]).sum()),
     )
@@ -123,8 +128,11 @@ def _rounded(values: Tensor) -> Tensor:
 
 def measure_cases(calibrator: Calibrator, cases: StoredCases, case_ids: Sequence[str]) -> Measured:
     """Measure a calibrator on stored cases; the shifts of a case do not depend on the others."""
-    parts = (measure(calibrator, cases.read(case_id)[0][None], seed) for seed, case_id in enumerate(case_ids))
-    return sum(parts, Measured())
+    total = Measured()
+    for seed, case_id in enumerate(case_ids):
+        features = cases.feature_batch(case_id, calibrator.feature_names)
+        total = total + measure(calibrator, cases.pooled(case_id)[None], seed, features=features)
+    return total
 
 
 def audit(

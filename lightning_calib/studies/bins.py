@@ -20,6 +20,7 @@ from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import format_score
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.studies.base import PAPER_SUBSET, Pass, Pipelines, Study, StudyError
+from lightning_calib.tasks.features import calibrate_case
 
 MAIN = {"ece": 50, "ace": 15}  # of the main results
 NEARLY = 0.8  # Kendall's tau from which on a ranking counts as nearly stable
@@ -100,9 +101,11 @@ def ece_rows(study: Study, num_bins: Sequence[int], job: Pass) -> list[EceRow]:
     cases, rows = study.cases(job.pooling), []
     calibrators = {name: study.calibrator(job.repeat, name) for name in job.pipelines}
     for case_id in job.case_ids:
-        logits, target = cases.read(case_id)
+        target = cases.target(case_id)
         for name, calibrator in calibrators.items():
-            found = image_statistics(calibrator(logits[None]), target[None], ignore_index=cases.ignore_index)
+            found = image_statistics(
+                calibrate_case(calibrator, cases, case_id), target[None], ignore_index=cases.ignore_index
+            )
             errors = {bins: float(found.expected_calibration_error(bins)) for bins in num_bins}
             rows += [EceRow(job.repeat, name, case_id, bins, error) for bins, error in errors.items()]
     return rows

@@ -21,6 +21,7 @@ from lightning_calib.report.numbers import MINUS, format_count, format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.sections.pictures import SHOWN, flip_shares, with_flips
 from lightning_calib.studies.base import Pass, Pipelines, Study
+from lightning_calib.tasks.features import calibrate_case
 
 _PAPER = "ms(z)"  # whose flips the paper shows
 
@@ -134,7 +135,7 @@ def flip_rows(study: Study, job: Pass) -> list[FlipRow]:
         before, target = winning_class(logits[None])[0][counted], labels[counted]
         distance = cases.distance(case_id)[counted]
         for name, calibrator in calibrators.items():
-            after = winning_class(calibrator(logits[None]))[0][counted]
+            after = winning_class(calibrate_case(calibrator, cases, case_id))[0][counted]
             table = band_counts(target, before, after, distance)
             rows += [FlipRow(job.repeat, name, case_id, k, *row) for k, row in enumerate(table.tolist()) if row[0]]
     return rows

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
 from lightning_calib.calibrators import Calibrator, Identity, build
+from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.devices import ahead
 from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers import AdamSolver, Certificate, PassSolver, Solver, SolverName, choose_solver, make_solver
@@ -24,6 +25,7 @@ from lightning_calib.solvers.objective import EPS, LAM, MU, PooledNLL
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import LinearNLL, pooled_nll
 from lightning_calib.tasks.collective import StrategyCollective
+from lightning_calib.tasks.features import ask_for_features
 
 Batch = dict[str, Any]
 
@@ -161,9 +163,9 @@ class CalibrationTask(LightningModule):
             return math.nan
         return self.machine.best_nll if isinstance(self.machine, AdamSolver) else self.curve[-1][1]
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``."""
-        log_probs: Tensor = self.calibrator(logits)
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)`` and perhaps features."""
+        log_probs: Tensor = self.calibrator(logits, *seen_by(self.calibrator, features))
         return log_probs
 
     def configure_optimizers(self) -> Optimizer:
@@ -171,7 +173,8 @@ class CalibrationTask(LightningModule):
         return SolverSteps(self.calibrator.parameters())
 
     def setup(self, stage: str) -> None:
-        """Build the solver; refuse what it cannot fit."""
+        """Ask for features; build the solver, refuse what it cannot fit."""
+        ask_for_features(self, self.calibrator.feature_names)
         if stage != "fit":
             return
         if not list(self.calibrator.parameters()):
@@ -195,10 +198,10 @@ class CalibrationTask(LightningModule):
         machine, last = self.machine, self.trainer.is_last_batch
         assert machine is not None
         if isinstance(machine, AdamSolver):
-            self._step(lambda: machine.accumulate(batch["logits"], batch["target"]))
+            self._step(lambda: machine.accumulate(*unpack(batch)))
             return
         if isinstance(machine, PassSolver):
-            machine.accumulate(batch["logits"], batch["target"], batch["case_id"])
+            machine.accumulate(*unpack(batch))
         if last:
             self._step(machine.end_pass if isinstance(machine, PassSolver) else None)
             self._tell(machine)
@@ -216,7 +219,7 @@ class CalibrationTask(LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a case to the sums."""
         for pooled in self._val:
-            pooled.add(batch["logits"], batch["target"], batch["case_id"])
+            pooled.add(*unpack(batch))
 
     def on_validation_epoch_end(self) -> None:
         """NLL over all voxels of all processes."""

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_calib.calibrators.base import Calibrator, check_finite, known_finite
+from lightning_calib.calibrators.base import Calibrator, check_finite, known_finite, seen_by
+from lightning_calib.functional.features import pick
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
 from lightning_calib.metrics.score import SCORES, score_collection
 from lightning_calib.metrics.statistics import StatisticsMetric
+from lightning_calib.tasks.features import ask_for_features
 
 Batch = dict[str, Any]
 
@@ -79,6 +81,11 @@ class EvaluationTask(LightningModule):
         self.scores = nn.ModuleList(score_collection(ignore_index, background, own) for _ in calibrators)
         self.of_input = score_collection(ignore_index, background, shared)
         self.evaluated: dict[str, Evaluated] = {}
+        self.feature_names = tuple(dict.fromkeys(n for each in calibrators.values() for n in each.feature_names))
+
+    def setup(self, stage: str) -> None:
+        """Ask for the features that any of the calibrators looks at."""
+        ask_for_features(self, self.feature_names)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a case to all scores of all calibrators."""
@@ -86,9 +93,16 @@ class EvaluationTask(LightningModule):
         facts = {"case_ids": batch["case_id"], "reference": logits, "distance": batch.get("distance")}
         check_finite(logits)
         with known_finite():
-            for calibrator, scores in zip(self.calibrators, self.by_label().values(), strict=True):
-                scores.update(calibrator(logits), target, **facts)
+            fitted = cast(list[Calibrator], list(self.calibrators))
+            for calibrator, scores in zip(fitted, self.by_label().values(), strict=True):
+                scores.update(self.log_probs(calibrator, batch), target, **facts)
             self.of_input.update(logits, target, **facts)
+
+    def log_probs(self, calibrator: Calibrator, batch: Batch) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)`` of a batch, whose features are those of all calibrators."""
+        features = pick(batch.get("features"), self.feature_names, calibrator.feature_names)
+        found: Tensor = calibrator(batch["logits"], *seen_by(calibrator, features))
+        return found
 
     def by_label(self) -> dict[str, MetricCollection]:
         """The scores of each calibrator."""

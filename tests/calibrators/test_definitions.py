@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.calibrators import CALIBRATORS
 from tests.calibrators.helpers import NAMES, hard_logits, kinds, randomized, seeds
+from tests.features import build
 from tests.references import calibrators as oracle
 
 COUNTS = {
@@ -25,6 +26,8 @@ COUNTS = {
     "cms_ap": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "cms_op": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "gs": lambda c: (6 * c, 6 * c),
+    "fts": lambda c: (1 + 8 * 4, 1 + 8 * 3),
+    "case_ts": lambda c: (1 + 4 * 2, 1 + 4),
     "bias_only": lambda c: (c, c),
     "squeezed": lambda c: (1, 1),
     "order_stack": lambda c: (3 + 1 + c * (c**2 + 1), 2 + 1 + c**2 * (c - 1)),
@@ -166,6 +169,21 @@ def test_gap_splines_against_the_oracle(seed, kind):
     slopes, knots = calibrator.coefficients.detach().numpy(), calibrator.knots.numpy()
     expected = voxelwise(lambda z: oracle.gap_splines(z, slopes, knots), logits)
     torch.testing.assert_close(calibrator(logits), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
+def test_feature_temperatures_against_the_oracle(seed, kind):
+    calibrator = randomized("fts", 4, seed, dtype=torch.float64, feature_names=["entropy", "votes"], num_knots=3)
+    knots = np.array([[0.1, 0.3, 0.8], [0.0, 0.5, 0.6]])
+    calibrator.knots.copy_(torch.from_numpy(knots))
+    logits = hard_logits(seed, kind, 4, torch.float64)
+    features = torch.rand(1, 2, *logits.shape[2:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    coefficients = calibrator.coefficients.detach().numpy()[0]
+    rows = [values.movedim(1, -1).reshape(-1, values.shape[1]).numpy() for values in (logits, features)]
+    expected = [oracle.feature_temperature(z, phi, coefficients, knots) for z, phi in zip(*rows, strict=True)]
+    found = calibrator(logits, features).movedim(1, -1).reshape(-1, 4)
+    torch.testing.assert_close(found.detach(), torch.from_numpy(np.array(expected)), rtol=1e-9, atol=1e-9)
 
 
 @given(seed=seeds, kind=kinds)

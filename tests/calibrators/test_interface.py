@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from lightning_calib.calibrators import (
+    CALIBRATORS,
     PAPER_PIPELINES,
     Pipeline,
     PipelineName,
     base,
-    build,
     expand_pipelines,
     load_calibrator,
     read_header,
@@ -21,6 +21,7 @@ from lightning_calib.calibrators import (
 )
 from lightning_calib.functional import pool
 from tests.calibrators.helpers import NAMES, VOXELWISE, hard_logits, randomized
+from tests.features import build, fed
 
 
 @pytest.mark.parametrize("name", VOXELWISE)
@@ -110,7 +111,7 @@ def test_the_papers_set():
     names = expand_pipelines(["paper"])
     assert len(names) == len(PAPER_PIPELINES) == 19
     assert sum(name.calibrator != "identity" for name in names) == 16
-    fitted = [name for name in NAMES if not name.endswith("_stack")]
+    fitted = [name for name in CALIBRATORS if not name.endswith("stack")]
     assert len(expand_pipelines(["all"])) == 1 + 2 * len(fitted)
 
 
@@ -135,7 +136,7 @@ def test_files_give_back_the_same_calibrator(name, dtype, tmp_path):
     calibrator = randomized(name, 3, 0, dtype=dtype, **options)
     path = tmp_path / "deep" / f"{name}.safetensors"
     save_calibrator(path, calibrator, class_names=["a", "b", "c"], fitted={"voxels": 7})
-    loaded = load_calibrator(path)
+    loaded = fed(load_calibrator(path))
     logits = hard_logits(0, "normal", 3)
     assert torch.equal(loaded(logits), calibrator(logits))
     header = read_header(path)
@@ -150,12 +151,14 @@ def test_files_give_back_the_same_calibrator(name, dtype, tmp_path):
         ("lts", {"canonical": True, "through_plane": 2}),
         ("lts_ti", {"through_plane": 1}),
         ("cms_ap", {"parametrization": "softplus"}),
+        ("fts", {"feature_names": ["votes", "entropy_7"], "num_knots": 3}),
+        ("case_ts", {"ridge": 0.5}),
     ],
 )
 def test_files_keep_the_options(name, options, tmp_path):
     calibrator = randomized(name, 3, 0, 0.2, spatial_dims=3, **options)
     save_calibrator(tmp_path / "a.safetensors", calibrator)
-    loaded = load_calibrator(tmp_path / "a.safetensors")
+    loaded = fed(load_calibrator(tmp_path / "a.safetensors"))
     logits = torch.randn(1, 3, 4, 5, 6, generator=torch.Generator().manual_seed(1))
     assert torch.equal(loaded(logits), calibrator(logits))
     assert loaded.translation_invariant == calibrator.translation_invariant

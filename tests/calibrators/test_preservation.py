@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from lightning_calib.calibrators import Calibrator, build
+from lightning_calib.calibrators import Calibrator
 from tests.calibrators.helpers import (
     ORDERED,
     PRESERVING,
@@ -16,6 +16,7 @@ from tests.calibrators.helpers import (
     scales,
     seeds,
 )
+from tests.features import build
 
 
 def inversions(log_probs, logits):

@@ -71,7 +71,8 @@ def test_what_suits_our_calibrators():
         name: ("voxel", "newton", ()) for name in ("ts", "gs", "vs", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")
     }
     others = {"identity": ("voxel", "adam", ()), "ets": ("voxel", "slsqp", ()), "lts": local, "lts_ti": local}
-    assert facts == exact | others | {"stack": ("voxel", "stacking", ())}
+    featured = {name: ("features", "newton", ()) for name in ("fts", "fts_pooled", "case_ts", "case_ts_pooled")}
+    assert facts == exact | others | featured | {"stack": ("voxel", "stacking", ())}
 
 
 def test_a_registered_calibrator_is_one_of_them():

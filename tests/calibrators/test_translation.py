@@ -77,6 +77,10 @@ def test_facts_match_the_table():
         "cms_ap": (True, "argmax"),
         "cms_op": (True, "order"),
         "gs": (True, "order"),
+        "fts": (True, "order"),
+        "fts_pooled": (True, "order"),
+        "case_ts": (True, "order"),
+        "case_ts_pooled": (True, "order"),
         "stack": (False, None),  # of all stacks; each instance says more
     }
 

@@ -68,6 +68,15 @@ def gap_splines(z, slopes, knots):
     return log_softmax(scores)
 
 
+def feature_temperature(z, features, coefficients, knots):
+    """One voxel: 1/T from a constant and from hats over the knots of each feature; negative coefficients count as 0."""
+    inverse, weights = max(coefficients[0], 1e-3), iter(coefficients[1:])
+    for value, own in zip(features, knots, strict=True):
+        for hat in np.eye(len(own)):
+            inverse += max(next(weights), 0.0) * np.interp(value, own, hat)
+    return log_softmax(np.asarray(z, dtype=np.float64) * inverse)
+
+
 def ensemble_temperature(z, temperature, weights):
     z = np.asarray(z, dtype=np.float64)
     tempered, original = np.exp(log_softmax(z / temperature)), np.exp(log_softmax(z))

@@ -172,6 +172,38 @@ class SplineProblem:
         return result.fun
 
 
+class FeatureProblem:
+    """Objective and gradient of a temperature from features: logits (n, C), features (n, F), knots (F, K)."""
+
+    def __init__(self, logits, features, target, knots, eps, ridge=0.0):
+        self.eps, self.ridge, self.target = eps, ridge, target
+        self.gaps = logits.max(1, keepdims=True) - logits
+        hats = [np.ones(len(logits))]
+        for values, own in zip(features.T, knots, strict=True):
+            hats += [np.interp(values, own, row) for row in np.eye(len(own))]
+        self.hats = np.stack(hats)  # (J, n)
+        self.identity = np.eye(len(hats))[0]
+
+    def value(self, vector, gradient=False):
+        rows = np.arange(len(self.gaps))
+        log_probs = log_softmax(-(vector @ self.hats)[:, None] * self.gaps)
+        change, inner = vector - self.identity, vector * (1 - self.identity)
+        total = -log_probs[rows, self.target].mean() + self.eps / 2 * change @ change + self.ridge * inner @ inner
+        residual = np.exp(log_probs)
+        residual[rows, self.target] -= 1
+        slope = -self.hats @ (residual * self.gaps).sum(1) / len(rows) + self.eps * change + 2 * self.ridge * inner
+        return (total, slope) if gradient else total
+
+    def solve(self):
+        """Minimum by L-BFGS-B, restarted until it no longer moves."""
+        point, bounds = self.identity, [(1e-3, 1e3)] + [(0, 1e3)] * (len(self.identity) - 1)
+        for _ in range(4):
+            options = {"maxiter": 20000, "ftol": 1e-16, "gtol": 1e-10}
+            result = minimize(self.value, point, (True,), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+            point = result.x
+        return result.fun
+
+
 def parameters_of(name, calibrator):
     """A fitted calibrator's parameters in the order of this file, read from its state."""
     state = {key: value.detach().double().numpy() for key, value in calibrator.state_dict().items()}

@@ -6,15 +6,17 @@ import torch
 from lightning_calib.calibrators import CALIBRATORS, AffineCalibrator, MatrixScaling, build
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit
 from lightning_calib.solvers.coordinates import Coordinates
+from tests.features import features_like, fed
 from tests.solvers.synthetic import confused, draw, fresh, images
 
 
 @pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"stack"}))
 def test_every_calibrator_can_be_fitted(name):
     logits, target = confused(num_classes=3, count=2, size=24, dtype=torch.float32)
-    calibrator = build(name, 3)
+    calibrator = fed(build(name, 3))
     options = {"max_epochs": 5} if name.startswith("lts") else {}
-    certificate = fit(calibrator, logits, target, **options)
+    batch = {"logits": logits, "target": target, "features": features_like(logits, len(calibrator.feature_names))}
+    certificate = fit(calibrator, [batch], **options)
     log_probs = calibrator(logits).detach()
     nll = float(torch.nn.functional.nll_loss(log_probs, target))
     assert certificate.nll == pytest.approx(nll, abs=1e-5)
