@@ -167,7 +167,7 @@ def _mutual_information(scores: Scores) -> Tensor:
     for logits in members:
         probs = logits.log_softmax(dim=1).exp()
         mean, own = mean + probs / len(members), own + entropy(probs) / len(members)
-    return ((entropy(mean) - own).clamp(min=0) + FLAT).sqrt() - FLAT**0.5
+    return ((entropy(mean) - own).clamp(min=0) + FLAT).sqrt() - math.sqrt(FLAT)
 
 
 def _case_mean(values: Tensor) -> Tensor:
