@@ -200,7 +200,7 @@ class CaseTemperatureScaling(FeatureTemperatureScaling):
 
     def shrinkage(self) -> Tensor:
         """The ridge on all coefficients but the constant."""
-        return self.ridge * (1 - self.identity())
+        return self.ridge * (1 - self._identity)
 
 
 class PooledCaseTemperatureScaling(CaseTemperatureScaling):
