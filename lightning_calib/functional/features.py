@@ -167,7 +167,8 @@ def _mutual_information(scores: Scores) -> Tensor:
     for logits in members:
         probs = logits.log_softmax(dim=1).exp()
         mean, own = mean + probs / len(members), own + entropy(probs) / len(members)
-    return ((entropy(mean) - own).clamp(min=0) + FLAT).sqrt() - math.sqrt(FLAT)
+    information = (entropy(mean) - own).clamp(min=0)
+    return information / ((information + FLAT).sqrt() + math.sqrt(FLAT))  # the difference of the roots; 0 stays 0
 
 
 def _case_mean(values: Tensor) -> Tensor:
