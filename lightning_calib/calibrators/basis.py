@@ -73,7 +73,7 @@ class BasisCalibrator(LinearCalibrator):
 
     def shrinkage(self) -> Tensor:
         """Strength ``(J,)`` of the penalty on the square of each coefficient, of whatever expert: none."""
-        return torch.zeros_like(self.identity())
+        return torch.zeros_like(self._identity)
 
     def penalty(self, lam: float, mu: float) -> Tensor:
         """The shrinkage; strengths of penalties on matrices have no meaning here."""

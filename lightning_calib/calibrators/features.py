@@ -14,8 +14,8 @@ from lightning_calib.functional.features import NEED_MEMBERS, OF_CASE, OF_MEMBER
 
 KNOTS, CASE_KNOTS = 4, 2
 
-# Least distance of two knots: features lie in [0, 1].
-APART = 1e-4
+# Least distance of two knots. Features lie in [0, 1]; steeper hats would blow up what other machines round otherwise.
+APART = 1e-2
 
 # 1/T below which only rounding of large coefficients can get it: their least sum is the reciprocal of 1000.
 LEAST = 0.5 / MAX_TEMPERATURE
@@ -200,7 +200,7 @@ class CaseTemperatureScaling(FeatureTemperatureScaling):
 
     def shrinkage(self) -> Tensor:
         """The ridge on all coefficients but the constant."""
-        return self.ridge * (1 - self.identity())
+        return self.ridge * (1 - self._identity)
 
 
 class PooledCaseTemperatureScaling(CaseTemperatureScaling):

@@ -9,7 +9,7 @@ the entropy over log C, and the mean over a box of ``r`` voxels a side (as far a
 ``boundary``           share of the radii 0, 1, 2, 4, 8, 16 that reach the predicted boundary from the voxel
 ``disagreement``       :math:`s / (1 + s)`, s the standard deviation over members of :math:`z_w - \max_{k \ne w} z_k`
 ``votes``              share of the members that do not vote for ``w``
-``mutual_information`` :math:`\sqrt{H(\frac1M \sum_m p_m) - \frac1M \sum_m H(p_m)}`
+``mutual_information`` :math:`\sqrt{I + a} - \sqrt a, \; I = H(\frac1M \sum_m p_m) - \frac1M \sum_m H(p_m), \; a = .001`
 ``case_entropy``       :math:`\sqrt{\text{mean of } H(q) \text{ over the case}}`
 ``case_classes``       ``H`` of the shares of the predicted classes
 ``case_size``          logarithm to base 2 of the number of voxels, over 32
@@ -37,6 +37,9 @@ VERSION = 1  # of the formulas: maps that were kept under another one are made a
 
 BOXES = (3, 7, 15)
 RADII = (0, 1, 2, 4, 8, 16)
+
+# Keeps the root of a small difference from making rounding of 1e-7 one of 3e-4.
+FLAT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,8 @@ def _mutual_information(scores: Scores) -> Tensor:
     for logits in members:
         probs = logits.log_softmax(dim=1).exp()
         mean, own = mean + probs / len(members), own + entropy(probs) / len(members)
-    return (entropy(mean) - own).clamp(min=0).sqrt()
+    information = (entropy(mean) - own).clamp(min=0)
+    return information / ((information + FLAT).sqrt() + math.sqrt(FLAT))  # the difference of the roots; 0 stays 0
 
 
 def _case_mean(values: Tensor) -> Tensor:

@@ -68,7 +68,8 @@ def feature(name, pooled, members):
         return np.mean([scores.argmax(0) != winner for scores in members], axis=0)
     if name == "mutual_information":
         probs = [softmax(scores) for scores in members]
-        return np.sqrt(np.maximum(entropy(np.mean(probs, axis=0)) - np.mean([entropy(p) for p in probs], axis=0), 0))
+        shared = np.maximum(entropy(np.mean(probs, axis=0)) - np.mean([entropy(p) for p in probs], axis=0), 0)
+        return np.sqrt(shared + 1e-3) - np.sqrt(1e-3)
     if name == "case_entropy":
         return np.sqrt(doubt.mean())
     if name == "case_classes":
