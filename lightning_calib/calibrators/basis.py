@@ -75,7 +75,7 @@ class BasisCalibrator(LinearCalibrator):
         """Strength ``(J,)`` of the penalty on the square of each coefficient, of whatever expert: none."""
         return torch.zeros_like(self._identity)
 
-    def penalty(self, lam: float, mu: float) -> Tensor:
+    def penalty(self, lam: float, mu: float, reduction: Reduction = "mean") -> Tensor:
         """The shrinkage; strengths of penalties on matrices have no meaning here."""
         return (self.shrinkage().to(self.coefficients) * self.coefficients.square()).sum()
 

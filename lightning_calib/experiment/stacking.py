@@ -78,12 +78,14 @@ def stack_by_groups(evidence: Evidence, pooling: Pooling, keep: Cone | None = "o
     Args:
         evidence: the cross-fitted candidates, the identity of the pooling among them; each at its best strength.
         pooling: of the stack.
-        keep: take only candidates that keep at least this much of the ranking: the stack then keeps it, too.
+        keep: take only candidates that keep at least this much of the ranking: the stack then keeps it, too. Those that
+            look at more than single voxels are left out.
         floor: least weight of the identity; ``-log(floor)`` then bounds what a voxel can lose.
     """
     if evidence.table is None:
         return _identity(evidence, pooling)
-    own = [name for name in evidence.table.names if PipelineName.parse(name).preserves in _KEPT[keep]]
+    names = {name: PipelineName.parse(name) for name in evidence.table.names}
+    own = [text for text, name in names.items() if name.cls.looks_at == "voxel" and name.preserves in _KEPT[keep]]
     strengths = {path.pipeline: path.strengths[strongest_within(path.nll, 0.0)] for path in evidence.table.paths}
     sample = evidence.sample(pooling, strengths, own)
     weights = fit_weights(sample.log_q, sample.weights, floor)
