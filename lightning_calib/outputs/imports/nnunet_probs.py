@@ -26,7 +26,7 @@ class ProbabilityFolders(CaseSource):
     """Folders of ``<case>.npz`` with the segmentation ``<case><file_ending>`` beside.
 
     The segmentation is the argmax of the probabilities (of regions, their labels painted where they are above 1/2), so
-    that it proves the order of axes; and being an image file it holds the geometry. The ``<case>.pkl`` beside them would
+    that it proves the order of axes; and as an image file it holds the geometry. The ``<case>.pkl`` beside them would
     say the same, but unpickling can run any program: it is never opened.
 
     Args:
