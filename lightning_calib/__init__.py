@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         import_nnunet,
         load_model,
         load_results,
+        open_regions,
     )
     from lightning_calib.calibrators import Calibrator, register_calibrator
     from lightning_calib.deployment import CalibratedEnsemble
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "lightning_calib.api": (
         *("Calibration", "Experiment", "Results", "calibrate"),
-        *("from_arrays", "import_nnunet", "load_model", "load_results"),
+        *("from_arrays", "import_nnunet", "load_model", "load_results", "open_regions"),
     ),
     "lightning_calib.calibrators": ("Calibrator", "register_calibrator"),
     "lightning_calib.deployment": ("CalibratedEnsemble",),
@@ -57,6 +58,7 @@ __all__ = [
     "import_nnunet",
     "load_model",
     "load_results",
+    "open_regions",
     "register_calibrator",
     "register_executor",
     "register_score",

@@ -91,9 +91,10 @@ def write_region_store(
     shape: tuple[int, ...] = (16, 20),
     keep: str = "members",
     ignore_index: int | None = 255,
+    regions: int = 3,
     seed: int = 0,
 ) -> Path:
-    """Write a store of three nested regions, and their views."""
+    """Write a store of nested regions, the first so many of three, and their views."""
     names = ["background", "edema", "necrosis", "enhancing"]
     writer = OutputWriter(
         path,
@@ -103,12 +104,12 @@ def write_region_store(
         [Member(str(i)) for i in range(members)],
         ignore_index=ignore_index,
         keep=keep,
-        regions=Region.all_of(REGIONS),
+        regions=Region.all_of(REGIONS)[:regions],
     )
     for number in range(cases):
         generator = torch.Generator().manual_seed(1000 * seed + number)
         target = blocky_target(shape, 4, generator)
-        logits = region_logits(target, members, generator)
+        logits = region_logits(target, members, generator)[:, :regions]
         if ignore_index is not None:
             target[0] = ignore_index
         writer.write(f"case-{number:02d}", logits, target)

@@ -23,6 +23,7 @@ from lightning_calib.calibrators.pipeline import (
     PipelineName,
     expand_pipelines,
 )
+from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
 from lightning_calib.calibrators.stack import Stack
 from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
@@ -49,6 +50,7 @@ __all__ = [
     "OrderPreservingScaling",
     "Pipeline",
     "PipelineName",
+    "RegionCalibrator",
     "Stack",
     "TemperatureScaling",
     "VectorScaling",

@@ -65,6 +65,9 @@ class RegionCalibrator(nn.Module):
         """Calibrated log-odds ``(B, R, *S)`` of pooled log-odds ``(B, R, *S)``; see :func:`nest`."""
         return nest(self.each(logits), self.within)
 
-    def probs(self, logits: Tensor) -> Tensor:
-        """Probabilities ``(B, R, *S)``, above 1/2 exactly where the log-odds are above 0."""
-        return strict_sigmoid(self(logits))
+    def probs(self, calibrated: Tensor) -> Tensor:
+        """Probabilities ``(B, R, *S)`` of calibrated log-odds, above 1/2 exactly where these are above 0.
+
+        They are nested once more: vector instructions give equal numbers sigmoids that differ in the last bit.
+        """
+        return nest(strict_sigmoid(calibrated), self.within, boundary=0.5)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +16,48 @@ from torch.export import Dim, ExportedProgram
 from lightning_calib.calibrators import Calibrator, Pipeline
 from lightning_calib.deployment.ensemble import calibrated
 from lightning_calib.deployment.folder import DeploymentError
+from lightning_calib.deployment.regions import RegionEnsemble
 from lightning_calib.functional.pooling import pool
 from lightning_calib.kit.files import atomic_path
 
-OUTPUTS = ["log_probs", "mask", "confidence"]
 MEMBERS, POOLED = "member_logits", "logits"  # names of the one input
 OPSET = 18  # the first whose reductions take axes as inputs, as the exporter writes them
 _SPATIAL = ("depth", "height", "width")
 _TRACED_SIZE = 7  # of every dynamic axis while the graph is made; the graph does not depend on it
 
 
-class CalibrationGraph(nn.Module):
-    """What is exported: scores to log-probabilities, mask and confidence.
+class Graph(nn.Module):
+    """What is exported: scores to some maps.
+
+    Args:
+        members: whether it takes member logits ``(B, M, C, *S)``, not pooled ones ``(B, C, *S)``.
+        channels: ``C``, the number of classes or regions.
+        spatial_dims: number of spatial axes.
+
+    Attributes:
+        outputs: names of the maps.
+    """
+
+    outputs: ClassVar[list[str]]
+
+    def __init__(self, members: bool, channels: int, spatial_dims: int) -> None:
+        super().__init__()
+        self.members, self.channels, self.spatial_dims = members, channels, spatial_dims
+
+    def example(self, num_members: int, dtype: torch.dtype) -> Tensor:
+        """Scores of the right number of axes to trace the graph with."""
+        sizes = [_TRACED_SIZE + axis for axis in range(self.spatial_dims)]  # differ: axes stay apart
+        members = [num_members] if self.members else []
+        return torch.zeros(2, *members, self.channels, *sizes, dtype=dtype)
+
+    def dynamic_axes(self) -> dict[int, Dim]:
+        """Axes of any size: the batch and all spatial ones."""
+        first = 3 if self.members else 2
+        return {0: Dim("batch")} | {first + n: Dim(name) for n, name in enumerate(_SPATIAL[-self.spatial_dims :])}
+
+
+class CalibrationGraph(Graph):
+    """Scores to log-probabilities, mask and confidence.
 
     The mask of a preserving pipeline is the argmax of the pooled scores themselves: rounding on another machine
     cannot change it.
@@ -43,10 +73,12 @@ class CalibrationGraph(nn.Module):
         (torch.Size([1, 3, 8, 8]), torch.Size([1, 8, 8]), torch.Size([1, 8, 8]))
     """
 
+    outputs: ClassVar[list[str]] = ["log_probs", "mask", "confidence"]
+
     def __init__(self, module: Pipeline | Calibrator) -> None:
-        super().__init__()
-        self.pooling = module.pooling if isinstance(module, Pipeline) else None
         chosen = module.calibrator if isinstance(module, Pipeline) else module
+        super().__init__(isinstance(module, Pipeline), chosen.num_classes, chosen.spatial_dims)
+        self.pooling = module.pooling if isinstance(module, Pipeline) else None
         self.calibrator = copy.deepcopy(chosen).eval().requires_grad_(False)
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,39 +88,51 @@ class CalibrationGraph(nn.Module):
         return log_probs, mask, confidence  # files of torch.export know no named tuples
 
 
-def example_input(graph: CalibrationGraph, num_members: int, dtype: torch.dtype) -> Tensor:
-    """Scores of the right number of axes to trace the graph with."""
-    sizes = [_TRACED_SIZE + axis for axis in range(graph.calibrator.spatial_dims)]  # differ: axes stay apart
-    members = [] if graph.pooling is None else [num_members]
-    return torch.zeros(2, *members, graph.calibrator.num_classes, *sizes, dtype=dtype)
+class RegionGraph(Graph):
+    """Scores of regions to calibrated log-odds, probabilities and label map.
+
+    Args:
+        ensemble: pooling and calibrators of all regions.
+        pooling: take member scores ``(B, M, R, *S)``; false for pooled log-odds ``(B, R, *S)``.
+    """
+
+    outputs: ClassVar[list[str]] = ["calibrated_logits", "probs", "mask"]
+
+    def __init__(self, ensemble: RegionEnsemble, pooling: bool = True) -> None:
+        super().__init__(pooling, len(ensemble.regions), ensemble.spatial_dims)
+        self.ensemble = ensemble
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-odds ``(B, R, *S)``, probabilities ``(B, R, *S)`` and label map ``(B, *S)``."""
+        ensemble = self.ensemble
+        found = ensemble.calibrate(logits) if self.members else ensemble.calibrate_pooled(logits)
+        return found.logits, found.probs, found.mask
 
 
-def dynamic_axes(graph: CalibrationGraph) -> dict[int, Dim]:
-    """Axes of any size: the batch and all spatial ones."""
-    first = 2 if graph.pooling is None else 3
-    names = _SPATIAL[-graph.calibrator.spatial_dims :]
-    return {0: Dim("batch")} | {first + axis: Dim(name) for axis, name in enumerate(names)}
+Exported = Pipeline | Calibrator | Graph
 
 
-def export_program(
-    module: Pipeline | Calibrator, num_members: int = 1, dtype: torch.dtype = torch.float32
-) -> ExportedProgram:
+def as_graph(module: Exported) -> Graph:
+    """The graph of a pipeline or a calibrator; a graph itself."""
+    return (module if isinstance(module, Graph) else CalibrationGraph(module)).eval()
+
+
+def export_program(module: Exported, num_members: int = 1, dtype: torch.dtype = torch.float32) -> ExportedProgram:
     """The graph of ``torch.export``, for any batch and spatial size.
 
     Args:
-        module: a pipeline or a calibrator.
+        module: a pipeline, a calibrator, or a graph of regions.
         num_members: members of the ensemble; a calibrator alone does not look at it.
         dtype: type of the scores that the graph takes, float16, float32 or float64; it computes as the calibrator
             does, in float32 or wider.
 
     Returns:
-        A program with the input ``logits`` and the outputs of :class:`CalibrationGraph`.
+        A program with the input ``logits`` and the outputs of the graph.
     """
-    graph = CalibrationGraph(module).eval()
+    graph = as_graph(module)
+    example, axes = graph.example(num_members, dtype), graph.dynamic_axes()
     with torch.no_grad():
-        return torch.export.export(
-            graph, (example_input(graph, num_members, dtype),), dynamic_shapes=(dynamic_axes(graph),), strict=False
-        )
+        return torch.export.export(graph, (example,), dynamic_shapes=(axes,), strict=False)
 
 
 def save_program(path: Path, program: ExportedProgram) -> None:
@@ -98,34 +142,33 @@ def save_program(path: Path, program: ExportedProgram) -> None:
         torch.export.save(program, file)
 
 
-def save_onnx(
-    path: Path, module: Pipeline | Calibrator, num_members: int = 1, dtype: torch.dtype = torch.float32
-) -> None:
+def save_onnx(path: Path, module: Exported, num_members: int = 1, dtype: torch.dtype = torch.float32) -> None:
     """Write an ONNX file for any batch and spatial size.
 
     Needs the extra ``export``: onnx and onnxscript.
 
     Args:
         path: the file, by custom ``*.onnx``.
-        module: a pipeline (input ``member_logits``) or a calibrator (input ``logits``).
+        module: a pipeline (input ``member_logits``), a calibrator (input ``logits``), or a graph of regions.
         num_members: members of the ensemble.
         dtype: type of the scores that the graph takes.
     """
     if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
         raise DeploymentError(f'ONNX files need {" and ".join(missing)}: pip install "lightning-calib[export]"')
-    program = export_program(module, num_members, dtype)
+    graph = as_graph(module)
+    program = export_program(graph, num_members, dtype)
     with quiet():
         converted = torch.onnx.export(
             program,
-            input_names=[MEMBERS if isinstance(module, Pipeline) else POOLED],
-            output_names=OUTPUTS,
+            input_names=[MEMBERS if graph.members else POOLED],
+            output_names=graph.outputs,
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
         )
     assert converted is not None
     model = converted.model_proto
-    tidy(model, {axis: str(dim.__name__) for axis, dim in dynamic_axes(CalibrationGraph(module)).items()})
+    tidy(model, {axis: str(dim.__name__) for axis, dim in graph.dynamic_axes().items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as aside:
         aside.write_bytes(model.SerializeToString())

@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.experiment.advice import Preserve
-from lightning_calib.experiment.layout import ResultsError
+from lightning_calib.experiment.layout import RUNS, ResultsError
 from lightning_calib.experiment.results import Results
 from lightning_calib.functional.regions import log_odds, nest
 from lightning_calib.kit.files import read_json, write_json
@@ -21,7 +21,6 @@ from lightning_calib.outputs.regions import Region
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 
-RUNS = "regions.json"
 _VERSION = 1
 
 
@@ -42,11 +41,6 @@ class RegionRun:
         kind = "selection" if self.results.selects_by_groups else "recommendation"
         found = self.results.summary[kind].get(preserve)
         return None if found is None else str(found["pipeline"])
-
-
-def has_runs(folder: Path) -> bool:
-    """Whether a folder holds experiments on regions."""
-    return (folder / RUNS).is_file()
 
 
 def write_runs(folder: Path, regions: Sequence[Region], calibrations: Mapping[str, Path]) -> None:

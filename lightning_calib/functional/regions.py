@@ -38,22 +38,22 @@ def log_odds(log_probs: Tensor, dim: int = 1) -> Tensor:
     return log_probs.select(dim, 1) - log_probs.select(dim, 0)
 
 
-def pool_regions(logits: Tensor, pooling: Pooling) -> Tensor:
-    """Pool the members' scores of regions, each region by itself; ``p`` averages sigmoids.
+def pool_one_channel(logits: Tensor, pooling: Pooling) -> Tensor:
+    """Pool the members' one-channel scores; ``p`` averages sigmoids.
 
     Args:
-        logits: member scores ``(M, R, *S)``.
+        logits: member scores ``(B, M, *S)``.
         pooling: ``z``, ``p`` or ``p0``.
 
     Returns:
-        Log-odds ``(R, *S)``.
+        Log-odds ``(B, *S)``.
 
     Example:
-        >>> members = torch.tensor([0.2, 0.6]).logit().view(2, 1, 1)
-        >>> pool_regions(members, "p").sigmoid()
-        tensor([[0.4000]])
+        >>> members = torch.tensor([[0.2, 0.6]]).logit()
+        >>> pool_one_channel(members, "p").sigmoid()
+        tensor([0.4000])
     """
-    return log_odds(pool(two_classes(logits.movedim(0, 1), dim=2), pooling))  # (R, M, 2, *S)
+    return log_odds(pool(two_classes(logits, dim=2), pooling))  # of (B, M, 2, *S)
 
 
 def strict_sigmoid(logits: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def supersets(labels: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[number for number, other in enumerate(sets) if own < other] for own in sets]
 
 
-def nest(logits: Tensor, within: Sequence[Sequence[int]]) -> Tensor:
+def nest(scores: Tensor, within: Sequence[Sequence[int]], boundary: float = 0.0) -> Tensor:
     """Running minimum over regions that lie within each other.
 
     No region keeps a higher score than one that it lies within, except where the decisions themselves contradict each
@@ -87,17 +87,19 @@ def nest(logits: Tensor, within: Sequence[Sequence[int]]) -> Tensor:
     changed. All others stay as they are as well, since the minimum of two scores above 0 is above 0.
 
     Args:
-        logits: log-odds ``(B, R, *S)``.
+        scores: log-odds ``(B, R, *S)``, or probabilities.
         within: for each region the regions that it lies within (:func:`supersets`).
+        boundary: a voxel is inside where its score is above it: 0, or 1/2 for probabilities.
 
     Example:
         >>> nest(torch.tensor([[2.0, 3.0], [-1.0, 3.0]]), [[], [0]])
         tensor([[ 2.,  2.],
                 [-1.,  3.]])
     """
-    nested = list(logits.unbind(dim=1))
+    nested = list(scores.unbind(dim=1))
     for number in sorted(range(len(within)), key=lambda region: len(within[region])):  # larger regions first
         for larger in within[number]:
             small, large = nested[number], nested[larger]
-            nested[number] = torch.where((small > 0) & (large <= 0), small, torch.minimum(small, large))
+            contradicts = (small > boundary) & (large <= boundary)
+            nested[number] = torch.where(contradicts, small, torch.minimum(small, large))
     return torch.stack(nested, dim=1)

@@ -68,3 +68,20 @@ def within(regions: Sequence[Region]) -> dict[str, list[str]]:
         region.name: [regions[number].name for number in numbers]
         for region, numbers in zip(regions, larger, strict=True)
     }
+
+
+def painted(regions: Sequence[Region]) -> dict[str, int]:
+    """The label that each region paints in a label map, in the order of painting: smaller ones over larger ones.
+
+    It is the first label that no smaller region within has.
+
+    Example:
+        >>> painted(Region.all_of({"core": [2, 3], "whole": [1, 2, 3], "enhancing": [3]}))
+        {'whole': 1, 'core': 2, 'enhancing': 3}
+    """
+    ordered = sorted(regions, key=lambda region: -len(set(region.labels)))
+    own = {
+        region.name: set(region.labels).difference(*(r.labels for r in regions if set(r.labels) < set(region.labels)))
+        for region in ordered
+    }
+    return {region.name: min(own[region.name] or region.labels) for region in ordered}

@@ -82,8 +82,8 @@ class StoredCase:
             raise ValueError(f"unknown pooling {pooling!r}; choose one of {', '.join(POOLINGS)}")
         if self.manifest.keep == "pooled":
             return self._scores(pooling).float()
-        pooled = pool(self._scores("logits")[None, : self.manifest.num_members], pooling)[0]
-        return pooled if self.region is None else two_classes(log_odds(pooled, dim=0), dim=0)
+        pooled = pool(self._scores("logits")[None, : self.manifest.num_members], pooling)
+        return pooled[0] if self.region is None else two_classes(log_odds(pooled), dim=1)[0]
 
     def _scores(self, name: str) -> Tensor:
         """Scores ``([M,] C, *S)``; of a region, those of its two classes."""

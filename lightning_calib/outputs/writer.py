@@ -16,7 +16,7 @@ from lightning_calib.datasets.cases import CASE
 from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
-from lightning_calib.functional.regions import pool_regions
+from lightning_calib.functional.regions import pool_one_channel
 from lightning_calib.kit.files import atomic_path, read_json, sha256, write_text
 from lightning_calib.outputs.case_check import check_case
 from lightning_calib.outputs.manifest import (
@@ -263,7 +263,8 @@ class OutputWriter:
 
     def _pool(self, logits: Tensor, pooling: Pooling) -> Tensor:
         """Pooled scores ``(C, *S)`` of members ``(M, C, *S)``."""
-        return pool_regions(logits, pooling) if self.manifest.regions else pool(logits[None], pooling)[0]
+        regions = self.manifest.regions  # in place of a batch
+        return pool_one_channel(logits.movedim(0, 1), pooling) if regions else pool(logits[None], pooling)[0]
 
     def _decisions(self, pooled: Tensor) -> Tensor:
         """The predicted class ``(1, *S)``, or whether a voxel lies in each region ``(R, *S)``."""

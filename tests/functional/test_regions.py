@@ -9,7 +9,7 @@ from lightning_calib.functional.pooling import POOLINGS, pool
 from lightning_calib.functional.regions import (
     log_odds,
     nest,
-    pool_regions,
+    pool_one_channel,
     strict_sigmoid,
     supersets,
     two_classes,
@@ -33,7 +33,7 @@ def test_two_classes_decide_as_the_sign_does(dtype):
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_regions_are_pooled_each_by_itself(pooling):
     logits = 5 * torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = pool_regions(logits, pooling)
+    found = pool_one_channel(logits.movedim(0, 1), pooling)  # regions in place of a batch
     expected = {"z": logits.mean(0), "p0": logits[0], "p": logits.sigmoid().mean(0).logit()}[pooling]
     torch.testing.assert_close(found, expected)
     one = pool(two_classes(logits[:, 1], dim=1)[None], pooling)[0]
