@@ -109,7 +109,7 @@ class RegionEnsemble(nn.Module):
 
     def calibrate_pooled(self, pooled: Tensor) -> CalibratedRegions:
         """Calibrated output of log-odds ``(B, R, *S)`` that are already pooled as each pipeline needs."""
-        pooled = pooled.to(self._place.device)
+        pooled = pooled.to(self._place.device)  # type: ignore[arg-type]  # a buffer
         logits: Tensor = self.calibrator(pooled)
         inside = (pooled if self.calibrator.preserves_decisions else logits) > 0
         return CalibratedRegions(logits, self.calibrator.probs(logits), self._paint(inside))

@@ -8,6 +8,7 @@ reports and studies need to know nothing of regions.
 
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -87,6 +88,7 @@ def write_views(store: Path) -> dict[str, Path]:
         folder = view_folder(store, region)
         view = View(region.name, os.path.relpath(store.resolve(), folder), sha256(store / MANIFEST))
         if View.read(folder) != view:
+            shutil.rmtree(folder, ignore_errors=True)  # pooled maps and distances of another store or other labels
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / MANIFEST, {"format_version": REGIONS_VERSION, "view": asdict(view)})
         folders[region.name] = folder

@@ -61,8 +61,10 @@ def score_table(runs: Sequence[RegionRun], chosen: Sequence[str]) -> Table:
     larger = within([run.region for run in runs])
     for run, pipeline in zip(runs, chosen, strict=True):
         known = run.results.summary["pipelines"]
-        plain = None if pipeline == MISSING else str(PipelineName("identity", PipelineName.parse(pipeline).pooling))
-        for name in dict.fromkeys(each for each in (plain, pipeline) if each in known):
+        names = [pipeline]
+        if pipeline != MISSING:
+            names.insert(0, str(PipelineName("identity", PipelineName.parse(pipeline).pooling)))
+        for name in dict.fromkeys(each for each in names if each in known):
             words = (run.region.name, ", ".join(larger[run.region.name]) or MISSING)
             cells = [*(Cell(word, word) for word in words), Cell(name, name, style="code")]
             for score in scores:

@@ -144,3 +144,24 @@ def test_onnx(home, tmp_path, pooling):
     torch.testing.assert_close(probs, expected.probs, rtol=1e-5, atol=1e-5)
     assert torch.equal(mask, expected.mask)
     assert torch.equal(logits > 0, ensemble.pool(members) > 0)
+
+
+def test_a_folder_of_sigmoid_outputs(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for folder in ("scores", "labels"):
+        (tmp_path / folder).mkdir()
+    for number in range(2):
+        labels = np.kron(rng.integers(0, 3, (4, 4)), np.ones((4, 4), int))
+        z = 3 * np.stack([labels >= 1, labels == 2]) - 1.5 + rng.normal(size=(2, 16, 16))
+        np.save(tmp_path / "scores" / f"case{number}.npy", expit(z).astype(np.float32))
+        np.save(tmp_path / "labels" / f"case{number}.npy", labels)
+    line = ("import", "folder", "--scores", [str(tmp_path / "scores")], "--targets", tmp_path / "labels")
+    line += ("--representation", "probs", "--class_names", ["rest", "shell", "core"], "--outputs", tmp_path / "outputs")
+    assert calibrate(*line, "--regions", "{whole: [1, 2], core: [2]}") == 0
+    text = capsys.readouterr().out
+    assert "2 cases, 1 members, 2 regions" in text
+    view = tmp_path / "regions" / "whole" / "outputs"
+    assert str(view) in text
+    assert calibrate("fit", "--outputs", view, "--pipeline", "ts(z)", "--cal", "1", "--val", "1") == 0
+    assert calibrate("fit", "--outputs", tmp_path / "outputs", "--pipeline", "ts(z)", "--cal", "1", "--val", "1") == 2
+    assert "name the view of one of them" in capsys.readouterr().err
