@@ -87,9 +87,14 @@ def write_views(store: Path) -> dict[str, Path]:
     for region in Manifest.load(store / MANIFEST).regions:
         folder = view_folder(store, region)
         view = View(region.name, os.path.relpath(store.resolve(), folder), sha256(store / MANIFEST))
-        if View.read(folder) != view:
+        earlier = View.read(folder)
+        if earlier is None and (folder / MANIFEST).exists():
+            raise StoreError(
+                f"{folder} is no view of a region, but a store: move it, the view of {region.name} goes there"
+            )
+        if earlier != view:
             shutil.rmtree(folder, ignore_errors=True)  # pooled maps and distances of another store or other labels
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True)
             write_json(folder / MANIFEST, {"format_version": REGIONS_VERSION, "view": asdict(view)})
         folders[region.name] = folder
     return folders

@@ -88,6 +88,13 @@ def test_maps_of_other_labels_are_not_taken_again(tmp_path):
     assert not torch.equal(before, after)
 
 
+def test_a_store_in_the_place_of_a_view_is_left_alone(tmp_path):
+    other = write_store(tmp_path / "regions" / "core" / "outputs", cases=1)
+    with pytest.raises(StoreError, match=r"regions/core/outputs is no view of a region, but a store"):
+        write_region_store(tmp_path / "outputs", cases=1)
+    other.verify()
+
+
 def test_stores_of_classes_are_written_as_before(tmp_path):
     store = write_store(tmp_path / "outputs", cases=1)
     facts = json.loads((store.path / "manifest.json").read_text())
