@@ -1,10 +1,12 @@
-"""Logits of a made-up segmentation network: confusions, overconfidence, a shift of its own at every voxel."""
+"""Voxels to fit: of a made-up network (confusions, overconfidence, a shift at every voxel), or of stored outputs."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from lightning_calib.outputs.stored import Part, StoredOutputsDataModule
 
 OVERCONFIDENCE, OFFSET = 1.6, 3.0
 
@@ -21,6 +23,24 @@ def voxels(count: int, num_classes: int, seed: int = 0) -> tuple[Tensor, Tensor]
     scores = mixing @ logits + 0.5 * torch.randn(num_classes, 1, generator=world)
     target = (scores - torch.empty_like(scores).exponential_(generator=generator).log_()).max(0).indices
     return logits * OVERCONFIDENCE + OFFSET * torch.randn(count, generator=generator), target
+
+
+def stored_voxels(data: StoredOutputsDataModule, part: Part) -> tuple[Tensor, Tensor]:
+    """All voxels of a part that count, as other libraries take them: logits ``(n, C)`` and labels ``(n,)``."""
+    logits, labels = [], []
+    for images, target, _ in data.batches(part):
+        counted = target.flatten() != data.ignore_index
+        logits.append(images[0].flatten(1).T[counted])
+        labels.append(target.flatten()[counted])
+    return torch.cat(logits), torch.cat(labels).long()
+
+
+def some_stored_voxels(outputs: str, count: int) -> tuple[Tensor, Tensor]:
+    """Logits ``(C, n)`` and labels ``(n,)`` of the same random voxels of 30 cases whenever it is called."""
+    data = StoredOutputsDataModule(outputs, pooling="z", cal=30, val=0, test=None, cache=False)
+    logits, target = stored_voxels(data, "cal")
+    chosen = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[:count]
+    return logits[chosen].T.contiguous(), target[chosen]
 
 
 class MappedImages:

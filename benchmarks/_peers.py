@@ -1,6 +1,9 @@
 """Calibrators of other libraries, each fitted on voxels ``(n, C)`` and returned as a function to log_probs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -59,9 +62,35 @@ def scikit_learn(name: str, logits: Tensor, target: Tensor) -> LogProbs:
     return lambda voxels: torch.from_numpy(model.predict_log_proba(features(voxels).numpy()))
 
 
+def fiducio(optimizer: str, name: str, logits: Tensor, target: Tensor) -> LogProbs:
+    import fiducio as library
+
+    kinds = {"ts": "TS", "ets": "ETS", "vs": "VS", "ms": "MS", "ms_c": "MSc"}
+    kinds |= {"dc": "DC", "cdc": "CDC", "cms_ap": "CMSap", "cms_op": "CMSop"}
+    calibrator = getattr(library, kinds[name])(optimizer=optimizer).fit(logits, target)
+    return lambda voxels: calibrator.decision_function(voxels).log_softmax(1)
+
+
+@contextmanager
+def counted_passes() -> Iterator[list[int]]:
+    """Counts evaluations of the loss by libraries that use torch's, each of all voxels."""
+    passes, loss = [0], torch.nn.functional.cross_entropy
+
+    def counting(*values: Tensor, **options: object) -> Tensor:
+        passes[0] += 1
+        return loss(*values, **options)
+
+    with patch.object(torch.nn.functional, "cross_entropy", counting):
+        yield passes
+
+
+_PAPER = ("ts", "ets", "vs", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")
+
 PEERS: dict[str, tuple[Callable[[str, Tensor, Tensor], LogProbs], tuple[str, ...]]] = {
     "TorchUncertainty": (torch_uncertainty, ("ts", "vs", "ms", "dc")),
     "probmetrics": (probmetrics, ("ts", "vs", "ms")),
     "net:cal": (netcal, ("ts", "vs")),
     "scikit-learn": (scikit_learn, ("ms", "dc")),
+    "Fiducio": (partial(fiducio, "adam"), _PAPER),
+    "Fiducio, L-BFGS": (partial(fiducio, "lbfgs"), _PAPER),
 }

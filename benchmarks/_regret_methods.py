@@ -1,26 +1,29 @@
 """Ways to come from ``cal`` and ``val`` to a calibrator, and the scores of what they choose on ``test``."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from _regret_data import Small
 
-from lightning_calib.calibrators import Calibrator, PipelineName, build
-from lightning_calib.calibrators.stack import Stack
-from lightning_calib.experiment.group_fit import GroupFitter
+from lightning_calib.calibrators import Calibrator, Identity, Pipeline, PipelineName, Stack, build
+from lightning_calib.deployment.ensemble import CalibratedEnsemble
+from lightning_calib.deployment.guard import Guard
+from lightning_calib.deployment.statistics import case_statistics
+from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.ladder import LADDER
 from lightning_calib.experiment.search import search
-from lightning_calib.experiment.selection import select_by_groups
+from lightning_calib.experiment.selection import choose
+from lightning_calib.experiment.stacking import stack_by_groups
 from lightning_calib.outputs.stored import CaseStream, StoredOutputsDataModule
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import fit
-from lightning_calib.solvers.stacking import fit_weights
 from lightning_calib.tasks.evaluation import EvaluationTask
 
 SCORES = ("nll", "ece", "ba_ece", "dice")
 PIPELINES = ("identity(p)", "identity(z)", "ts(p)", "ts(z)", "ets(p)", "ets(z)", "cms_op(p)", "cms_op(z)")
+GUARDED = ("ts", "groups")
 FLIPPING = ("cms_ap(p)", "cms_ap(z)", "dc(p)", "dc(z)", "cdc(p)", "cdc(z)")  # these may change the segmentation
 
 
@@ -33,12 +36,19 @@ class Chosen:
         pipeline: name of what is applied.
         calibrator: fitted.
         val_nll: voxel-pooled NLL of ``val`` by which the paper's protocol selects; NaN elsewhere.
+        guard: what mixes it with the identity on cases unlike those of ``cal`` and ``val``.
     """
 
     method: str
     pipeline: PipelineName
     calibrator: Calibrator
     val_nll: float = float("nan")
+    guard: Guard | None = None
+
+    def module(self) -> Calibrator:
+        """What is applied; under a guard a mixture, whose weights :func:`mix` sets case by case."""
+        facts = (self.calibrator.num_classes, self.calibrator.spatial_dims)
+        return self.calibrator if self.guard is None else Stack(*facts, [self.calibrator, Identity(*facts)])
 
 
 @dataclass(frozen=True)
@@ -67,21 +77,27 @@ def always_ts(data: StoredOutputsDataModule, options: Options) -> Iterator[Chose
 
 
 def by_groups(data: StoredOutputsDataModule, options: Options) -> Iterator[Chosen]:
-    """Selection by groups on ``cal`` and ``val`` together, and the stack of each pooling by the same cross-fits."""
+    """Selection by groups on ``cal`` and ``val`` together, with and without stacks, and the stack of each pooling."""
     case_ids, groups = [*data.ids("cal"), *data.ids("val")], data.store.groups
     candidates = [name for name in LADDER if name in options.pipelines]
-    found = select_by_groups(data.store, case_ids, groups, candidates, seed=options.seed)
-    yield Chosen("groups", PipelineName.parse(found.pipeline), found.calibrator)
-    refit = GroupFitter(data.cases, case_ids, groups)
-    for pooling in ("p", "z"):
-        sample = found.samples.get(pooling)
-        if sample is None:  # too few groups to tell
-            stack = Stack(data.num_classes, data.spatial_dims)
-        else:
-            weights = fit_weights(sample.log_q, sample.weights).weights
-            kept = [part for part in zip(sample.pipelines, sample.strengths, weights, strict=True) if part[2] > 0]
-            stack = Stack.of([refit(name, strength)[0] for name, strength, _ in kept], [part[2] for part in kept])
-        yield Chosen(f"stack({pooling})", PipelineName("stack", pooling), stack)
+    evidence = Evidence(data.store, case_ids, groups, candidates, options.seed)
+    stacks = [stack_by_groups(evidence, pooling) for pooling in ("p", "z")]
+    for method, above in (("groups", ()), ("groups and stacks", stacks)):
+        found = choose(evidence, candidates, above)
+        yield Chosen(method, PipelineName.parse(found.pipeline), found.calibrator)
+    for stacked in stacks:
+        yield Chosen(stacked.pipeline, PipelineName.parse(stacked.pipeline), stacked.calibrator)
+
+
+def guarded(data: StoredOutputsDataModule, chosen: Sequence[Chosen]) -> Iterator[Chosen]:
+    """Choices as they are, and those of some methods once more with a guard from the cases of ``cal`` and ``val``."""
+    case_ids = [*data.ids("cal"), *data.ids("val")]
+    for one in chosen:
+        yield one
+        if one.method in GUARDED:
+            ensemble = CalibratedEnsemble(Pipeline(one.pipeline.pooling, one.calibrator))
+            guard = Guard([case_statistics(data.cases, case_id, ensemble) for case_id in case_ids])
+            yield replace(one, method=f"{one.method}, guarded", guard=guard)
 
 
 METHODS: dict[str, Callable[[StoredOutputsDataModule, Options], Iterator[Chosen]]] = {
@@ -91,6 +107,14 @@ METHODS: dict[str, Callable[[StoredOutputsDataModule, Options], Iterator[Chosen]
 }
 
 
+def mix(one: Chosen, module: Calibrator, cases: StoredCases, case_id: str) -> None:
+    """Set the weights of a guarded calibrator for a case."""
+    if one.guard is not None:
+        ensemble = CalibratedEnsemble(Pipeline(one.pipeline.pooling, one.calibrator))
+        doubt = one.guard.weight(case_statistics(cases, case_id, ensemble))
+        module.get_parameter("weights").copy_(torch.tensor([1 - doubt, doubt]))
+
+
 @torch.inference_mode()
 def judge(small: Small, case_ids: Sequence[str], chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
     """Scores of calibrators on some cases: a row a calibrator and case."""
@@ -98,8 +122,11 @@ def judge(small: Small, case_ids: Sequence[str], chosen: Sequence[Chosen]) -> li
     for pooling in sorted({one.pipeline.pooling for one in chosen}):
         cases = StoredCases(small.store, pooling)
         own = [one for one in chosen if one.pipeline.pooling == pooling]
-        task = EvaluationTask({one.method: one.calibrator for one in own}, cases.ignore_index, facts.background, SCORES)
+        modules = {one.method: one.module().eval() for one in own}
+        task = EvaluationTask(modules, cases.ignore_index, facts.background, SCORES)
         for case_id in case_ids:
+            for one in own:
+                mix(one, modules[one.method], cases, case_id)
             logits, target = (array[None] for array in cases.read(case_id))
             batch = {"logits": logits, "target": target, "case_id": [case_id]}
             task.test_step(batch | {"distance": small.distances[case_id][None]}, 0)

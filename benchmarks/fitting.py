@@ -1,7 +1,8 @@
 """Fits of calibrators side by side with other libraries: seconds, NLL, memory.
 
-python benchmarks/fitting.py                  the whole table (about ten minutes on two cores)
-python benchmarks/fitting.py --quick          a small version of everything
+python benchmarks/fitting.py                  the whole table (about an hour on two cores: other libraries take most)
+python benchmarks/fitting.py --quick true     a small version of everything
+python benchmarks/fitting.py --outputs runs/hippocampus/outputs --parts '[peers]'     voxels of a real ensemble
 """
 
 import logging
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting_data import MappedImages, voxels
+from _fitting_data import MappedImages, some_stored_voxels, voxels
 from _measure import Measured, markdown, measure
-from _peers import PEERS
+from _peers import PEERS, counted_passes
 from jsonargparse import auto_cli
 from torch import Tensor
 
@@ -88,14 +89,15 @@ def compare(name: str, logits: Tensor, target: Tensor, peers: list[str], rounds:
     voxel_rows = logits.T.contiguous()
     for library, (function, names) in PEERS.items():
         if library in peers and name in names:
-            run, processor = timed(lambda: function(name, voxel_rows, target))  # noqa: B023
+            with counted_passes() as passes:
+                run, processor = timed(lambda: function(name, voxel_rows, target))  # noqa: B023
             nll = nll_of(run.value(voxel_rows), target)
-            rows.append(Row(name, library, run.seconds, processor, nll, run.mebibytes))
+            rows.append(Row(name, library, run.seconds, processor, nll, run.mebibytes, str(passes[0] or "")))
     return [row.cells(own) for row in rows]
 
 
 def alone(logits: Tensor, target: Tensor) -> Iterator[list[str]]:
-    """What no other library fits, and our own Adam."""
+    """Fits with the usual regulariser, and our own Adam."""
     images, labels = logits[None], target[None]
     for name in ("ms_c", "cdc", "cms_ap", "cms_op", "ets"):
         row = ours(name, images, labels)
@@ -128,7 +130,9 @@ def main(
     num_classes: int = 20,
     rounds: int = 3,
     threads: int = 2,
-    peers: list[str] = [*PEERS],  # noqa: B006  # jsonargparse shows it
+    outputs: str | None = None,
+    fits: list[str] = ["ts", "vs", "ms", "dc", "cms_op"],  # noqa: B006  # jsonargparse shows it
+    peers: list[str] = [*PEERS],  # noqa: B006
     parts: list[str] = ["peers", "alone", "classes", "memory"],  # noqa: B006
     quick: bool = False,
 ) -> None:
@@ -139,6 +143,8 @@ def main(
         num_classes: their classes.
         rounds: repetitions of our own fits, of which the fastest counts.
         threads: processor cores to use.
+        outputs: stored outputs to take the voxels from, in place of made-up ones.
+        fits: calibrators of the side-by-side comparison.
         peers: libraries to compare with.
         parts: which parts of the table to run.
         quick: a tenth of the voxels and short memory rows.
@@ -147,11 +153,13 @@ def main(
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     voxel_count = voxel_count // 10 if quick else voxel_count
+    drawn = voxels(voxel_count, num_classes) if outputs is None else some_stored_voxels(outputs, voxel_count)
+    logits, target = drawn
+    num_classes, voxel_count = logits.shape
     print(f"{voxel_count:,} voxels, {num_classes} classes, {torch.get_num_threads()} threads")
-    logits, target = voxels(voxel_count, num_classes)
     fit(build("ms", num_classes), logits[None, :, :50_000], target[None, :50_000])  # warm up
     rows = Table()
-    for name in ("ts", "vs", "ms", "dc") if "peers" in parts else ():
+    for name in fits if "peers" in parts else ():
         rows.add(compare(name, logits, target, peers, rounds))
     if "alone" in parts:
         rows.add(alone(logits, target))

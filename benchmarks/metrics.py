@@ -1,4 +1,4 @@
-"""Metrics beside those of torchmetrics, MONAI and net:cal: seconds, memory and the figures themselves.
+"""Metrics beside those of torchmetrics, MONAI, net:cal and Fiducio: seconds, memory and the figures themselves.
 
 Run: python benchmarks/metrics.py [--quick]. Every library gets one thread, so that a busy machine does not
 decide the ratios.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import cv2
 import edt
+import fiducio
 import numpy as np
 import scipy.ndimage
 import torch
@@ -94,12 +95,22 @@ def netcal_set(log_probs: Tensor, target: Tensor, reference: Tensor) -> float:
     return float(ECE(15).measure(flat, target.flatten().numpy()))
 
 
+def fiducio_set(log_probs: Tensor, target: Tensor, reference: Tensor) -> float:
+    """ECE and ACE from one table of bins, NLL and Brier score."""
+    probs = log_probs.exp()
+    curve = fiducio.reliability_curve(probs, target, n_bins=15)
+    fiducio.negative_log_likelihood(probs, target)
+    fiducio.brier_score(probs, target)
+    return curve.ece
+
+
 SETS = {
     "lightning_calib, one pass: ECE ACE NLL Dice flips Brier MCE": ours_at_once,
     "lightning_calib, metric classes: the same": ours_as_classes,
     "torchmetrics: ECE MCE NLL Dice flips": torchmetrics_set,
     "MONAI: class-wise ECE": monai_set,
     "net:cal: ECE": netcal_set,
+    "Fiducio: ECE ACE NLL Brier": fiducio_set,
 }
 
 
@@ -131,6 +142,7 @@ def exactness(count: int) -> str:
         "torchmetrics": peer.multiclass_calibration_error(probs, target, 2, 15, validate_args=False).item(),
         "MONAI (class-wise)": metric.aggregate().mean().item(),
         "net:cal": float(ECE(15).measure(probs[0].T.numpy(), target[0].numpy())),
+        "Fiducio": fiducio.expected_calibration_error(probs, target, n_bins=15),
     }
     header = [f"{count / 1e6:.0f}M calibrated voxels", "ECE (true: 0)"]
     return markdown(header, [[name, f"{value:.6f}"] for name, value in values.items()])

@@ -7,6 +7,7 @@ import logging
 import warnings
 
 import torch
+from _fitting_data import stored_voxels
 from _measure import markdown, measure
 from _peers import PEERS, LogProbs
 from jsonargparse import auto_cli
@@ -14,21 +15,11 @@ from torch import Tensor
 
 from lightning_calib.calibrators import build
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.outputs.stored import Part, Size, StoredOutputsDataModule
+from lightning_calib.outputs.stored import Size, StoredOutputsDataModule
 from lightning_calib.solvers import fit
 
 HEADER = ("fit", "library", "NLL on cal", "NLL on test", "ECE on test", "argmax changed", "seconds", "MiB")
 BINS = 50
-
-
-def voxels(data: StoredOutputsDataModule, part: Part) -> tuple[Tensor, Tensor]:
-    """All voxels of a part that count, as other libraries take them: logits ``(n, C)`` and labels ``(n,)``."""
-    logits, labels = [], []
-    for images, target, _ in data.batches(part):
-        counted = target.flatten() != data.ignore_index
-        logits.append(images[0].flatten(1).T[counted])
-        labels.append(target.flatten()[counted])
-    return torch.cat(logits), torch.cat(labels).long()
 
 
 def scores(log_probs: Tensor, target: Tensor) -> tuple[float, float]:
@@ -78,8 +69,8 @@ def main(
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     data = StoredOutputsDataModule(outputs, pooling, repeat, cal, val, test, group_aware=group_aware)
-    logits, target = voxels(data, "cal")
-    held_out, held_out_target = voxels(data, "test")
+    logits, target = stored_voxels(data, "cal")
+    held_out, held_out_target = stored_voxels(data, "test")
     print(f"{outputs}, {pooling}: {len(target):,} voxels of {logits.shape[1]} classes to fit, ", end="")
     print(f"{len(held_out_target):,} to score, {torch.get_num_threads()} threads")
     before = held_out.argmax(1)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from _regret_data import Small, divide, fitting_data, shrink
-from _regret_methods import FLIPPING, METHODS, PIPELINES, Options, judge
+from _regret_methods import FLIPPING, METHODS, PIPELINES, Options, guarded, judge
 from _regret_summary import NOTHING, PAPER, Figures, draw, page, with_selections
 from jsonargparse import auto_cli
 
@@ -38,7 +38,7 @@ def settle(small: Small, number: int, method: str, options: Options, folder: Pat
     started = time.process_time()
     data = fitting_data(small, split)
     assert not set(split.test) & set(data.store.case_ids), "a method must not see test cases"
-    chosen = list(METHODS[method](data, options))
+    chosen = list(guarded(data, list(METHODS[method](data, options))))
     seconds = time.process_time() - started
     rows = [{"dataset": folder.name, "division": number} | row for row in judge(small, split.test, chosen)]
     path.parent.mkdir(parents=True, exist_ok=True)

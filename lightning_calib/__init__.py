@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         open_regions,
     )
     from lightning_calib.calibrators import Calibrator, register_calibrator
+    from lightning_calib.calibrators.fiducio import from_fiducio, to_fiducio
     from lightning_calib.deployment import CalibratedEnsemble
     from lightning_calib.executors.base import Executor, register_executor
     from lightning_calib.experiment.trackers import register_tracker
@@ -34,6 +35,7 @@ _PLACES = {
         *("from_arrays", "import_nnunet", "load_model", "load_results", "open_regions"),
     ),
     "lightning_calib.calibrators": ("Calibrator", "register_calibrator"),
+    "lightning_calib.calibrators.fiducio": ("from_fiducio", "to_fiducio"),
     "lightning_calib.deployment": ("CalibratedEnsemble",),
     "lightning_calib.executors.base": ("Executor", "register_executor"),
     "lightning_calib.experiment.trackers": ("register_tracker",),
@@ -55,6 +57,7 @@ __all__ = [
     "Study",
     "calibrate",
     "from_arrays",
+    "from_fiducio",
     "import_nnunet",
     "load_model",
     "load_results",
@@ -64,6 +67,7 @@ __all__ = [
     "register_score",
     "register_study",
     "register_tracker",
+    "to_fiducio",
 ]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_calib.calibrators import CALIBRATORS, AffineCalibrator, TemperatureScaling, build
+from lightning_calib.calibrators import CALIBRATORS, LinearCalibrator, TemperatureScaling, build
 from lightning_calib.functional import flip_table, free_energy_moments, image_statistics, pool
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.functional.smoothed import space_errors
@@ -27,7 +27,7 @@ from lightning_calib.solvers.coordinates import coordinates_of
 from lightning_calib.solvers.mixture import mixture_terms
 from lightning_calib.solvers.objective import PooledNLL
 from lightning_calib.solvers.stream import Walk
-from lightning_calib.solvers.sums import AffineNLL
+from lightning_calib.solvers.sums import LinearNLL
 from lightning_calib.tasks.evaluation import EvaluationTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")  # torchmetrics' copies
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of Fa
 CLASSES, SIZE, IGNORED = 3, 8, 9
 PACKAGE = "lightning_calib"
 NAMES = list(CALIBRATORS)
-AFFINE = [name for name in NAMES if issubclass(CALIBRATORS[name], AffineCalibrator)]
+AFFINE = [name for name in NAMES if issubclass(CALIBRATORS[name], LinearCalibrator)]
 
 
 def nearly_all(target, keep, parts, *_):
@@ -170,7 +170,7 @@ def test_the_nll_stays_on_the_gpu(name, cuda, monkeypatch):
     calibrator, (logits, target) = on_cuda(name), case(cuda)
     pooled = [PooledNLL(calibrator, IGNORED)]
     if name in AFFINE:
-        pooled.append(AffineNLL(calibrator, Walk(calibrator, IGNORED)))
+        pooled.append(LinearNLL(calibrator, Walk(calibrator, IGNORED)))
     copies_of(lambda: [sums.add(logits, target, ["a"]) for sums in pooled], monkeypatch)
     assert pooled[0].sums.device.type == "cuda"
 

@@ -2,19 +2,20 @@
 
 from lightning_calib.calibrators.affine import (
     AffineCalibrator,
-    AffineInput,
     ConstrainedMatrixScaling,
     DirichletCalibration,
     MatrixScaling,
     VectorScaling,
 )
 from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.basis import BasisCalibrator
 from lightning_calib.calibrators.conditional import (
     ArgmaxPreservingScaling,
     ConditionalDirichletCalibration,
     ConeScaling,
     OrderPreservingScaling,
 )
+from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
 from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
 from lightning_calib.calibrators.pipeline import (
     PAPER_BLOCKS,
@@ -25,6 +26,7 @@ from lightning_calib.calibrators.pipeline import (
 )
 from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
+from lightning_calib.calibrators.splines import GapSplines
 from lightning_calib.calibrators.stack import Stack
 from lightning_calib.calibrators.storage import load_calibrator, read_header, save_calibrator
 from lightning_calib.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
@@ -35,8 +37,8 @@ __all__ = [
     "PAPER_BLOCKS",
     "PAPER_PIPELINES",
     "AffineCalibrator",
-    "AffineInput",
     "ArgmaxPreservingScaling",
+    "BasisCalibrator",
     "Calibrator",
     "CanonicalLocalTemperatureScaling",
     "ConditionalDirichletCalibration",
@@ -44,7 +46,10 @@ __all__ = [
     "ConstrainedMatrixScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
+    "GapSplines",
     "Identity",
+    "LinearCalibrator",
+    "LinearInput",
     "LocalTemperatureScaling",
     "MatrixScaling",
     "OrderPreservingScaling",

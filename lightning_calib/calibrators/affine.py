@@ -1,57 +1,29 @@
 """Affine calibrators shared by all voxels: VS, MS, MS_c and DC."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.functional.penalty import dirichlet_penalty
+from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
+from lightning_calib.functional.penalty import Reduction, dirichlet_penalty
 
 
-@dataclass(frozen=True)
-class AffineInput:
-    """What an affine calibrator sees of a chunk of voxels.
-
-    Attributes:
-        features: ``x (B, C, n)``; scores are ``W x + b`` in canonical class order.
-        expert: which ``W, b`` each voxel uses, ``(B, n)``, or ``None`` where there is only one.
-        permutation: canonical order ``(B, C, n)`` with ``features = gather(logits, permutation)``, or ``None``
-            where classes stay in place. Class ``y`` sits at the position ``k`` with ``permutation[k] = y``.
-    """
-
-    features: Tensor
-    expert: Tensor | None = None
-    permutation: Tensor | None = None
-
-
-class AffineCalibrator(Calibrator):
+class AffineCalibrator(LinearCalibrator):
     """Calibrator of the form ``S(W x + b)``, with one ``W, b`` or one for each expert.
 
     A subclass says what ``x`` is (:meth:`inputs`) and how its parameters make ``W`` and ``b``
     (:meth:`assemble`); both are what the solvers and the penalty work on.
-
-    Attributes:
-        coordinates: ``module:class`` of its convex coordinates, a subclass of ``solvers.coordinates.Coordinates``,
-            with which ``newton`` fits it; without them ``adam`` does.
     """
-
-    coordinates: ClassVar[str | None] = None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """A class that names coordinates and no solver is fitted by newton."""
-        super().__init_subclass__(**options)
-        if "coordinates" in vars(cls) and "solver" not in vars(cls):
-            cls.solver = "newton" if cls.coordinates else "adam"
-
-    def inputs(self, logits: Tensor) -> AffineInput:
-        """Features, expert and class order of logits ``(B, C, n)`` that went through :meth:`start`."""
-        return AffineInput(logits)
 
     def assemble(self) -> tuple[Tensor, Tensor]:
         """``W (E, C, C)`` and ``b (E, C)``, differentiable in the parameters."""
         raise NotImplementedError
+
+    @property
+    def num_experts(self) -> int:
+        """Number of matrices."""
+        return self.assemble()[0].shape[0]
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """``log S(W x + b)`` for a single expert."""
@@ -59,9 +31,9 @@ class AffineCalibrator(Calibrator):
         features = self.inputs(logits).features
         return (weight[0].to(logits) @ features + bias[0].to(logits).unsqueeze(-1)).log_softmax(dim=1)
 
-    def penalty(self, lam: float, mu: float) -> Tensor:
+    def penalty(self, lam: float, mu: float, reduction: Reduction = "mean") -> Tensor:
         """:func:`dirichlet_penalty` of the assembled matrices."""
-        return dirichlet_penalty(*self.assemble(), lam, mu)
+        return dirichlet_penalty(*self.assemble(), lam, mu, reduction)
 
 
 class VectorScaling(AffineCalibrator):
@@ -170,6 +142,6 @@ class DirichletCalibration(MatrixScaling):
     description = "Dirichlet calibration: an affine map of the log-probabilities"
     translation_invariant = True
 
-    def inputs(self, logits: Tensor) -> AffineInput:
+    def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """``x = log S(z)``."""
-        return AffineInput(logits.log_softmax(dim=1))
+        return LinearInput(logits.log_softmax(dim=1))

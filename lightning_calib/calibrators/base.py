@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.devices import chunk_values
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.functional.preservation import preserve
 
 LooksAt = Literal["voxel", "neighbourhood", "features"]
@@ -54,6 +55,7 @@ class Calibrator(nn.Module):
             only merge, and checking the argmax is enough.
         looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
             then fitted on whole images), or further ``features``.
+        conditional: whether each predicted class has an expert, parameters of its own.
         solver: the solver that suits it; ``stacking`` where it is put together from others that were fitted.
         searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
 
@@ -68,6 +70,7 @@ class Calibrator(nn.Module):
     preserves: Cone | None = None
     monotone: bool = False
     looks_at: LooksAt = "voxel"
+    conditional: ClassVar[bool] = False
     solver: ClassVar[FittedBy] = "adam"
     searched: ClassVar[tuple[str, ...]] = ()
 
@@ -93,8 +96,13 @@ class Calibrator(nn.Module):
         """Log-probabilities of logits ``(B, C, n)`` that are already in the precision of the computation."""
         raise NotImplementedError
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``."""
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)``.
+
+        Args:
+            logits: pooled logits.
+            features: further maps ``(B, F, *S)``, for those that look at them.
+        """
         self.check_input(logits)
         with torch.autocast(logits.device.type, enabled=False):
             return self.apply_to(logits.to(self.compute_dtype(logits)))
@@ -112,7 +120,12 @@ class Calibrator(nn.Module):
             yield flat
             return
         values = chunk_values(flat.device, on_cpu=CHUNK_VALUES)
-        yield from torch.split(flat, max(1, values // (flat.shape[0] * flat.shape[1])), dim=-1)
+        yield from torch.split(flat, max(1, values // (flat.shape[0] * self.voxel_values)), dim=-1)
+
+    @property
+    def voxel_values(self) -> int:
+        """Numbers of a voxel that :meth:`calibrate` works with."""
+        return self.num_classes
 
     def start(self, logits: Tensor) -> Tensor:
         """Subtract each voxel's maximum where the calibrator is translation invariant."""
@@ -150,7 +163,7 @@ class Calibrator(nn.Module):
         """Temperatures ``(B, 1, *S)`` of logits ``(B, C, *S)``, where each voxel has its own."""
         return None
 
-    def penalty(self, lam: float, mu: float) -> Tensor:
+    def penalty(self, lam: float, mu: float, reduction: Reduction = "mean") -> Tensor:
         """Regulariser of the fit; nothing for calibrators without a matrix."""
         return torch.zeros((), dtype=torch.float32)
 
@@ -178,6 +191,16 @@ class Calibrator(nn.Module):
             f"num_classes={self.num_classes}, translation_invariant={self.translation_invariant}, "
             f"preserves={self.preserves}"
         )
+
+
+def seen_by(calibrator: Calibrator, features: Tensor | None) -> tuple[Tensor | None, ...]:
+    """What a call of a calibrator takes after the logits: the features, where it looks at them.
+
+    Example:
+        >>> seen_by(Calibrator(2), torch.ones(1, 1, 4))
+        ()
+    """
+    return (features,) if calibrator.looks_at == "features" else ()
 
 
 def check_finite(logits: Tensor) -> None:

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.affine import AffineCalibrator, AffineInput
+from lightning_calib.calibrators.affine import AffineCalibrator
+from lightning_calib.calibrators.linear import LinearInput
 from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import (
     Cone,
@@ -43,15 +44,16 @@ class ConditionalDirichletCalibration(AffineCalibrator):
     name: ClassVar[str] = "cdc"
     description = "conditional Dirichlet calibration: one affine map for each predicted class"
     coordinates = "lightning_calib.solvers.coordinates:Coordinates"
+    conditional: ClassVar[bool] = True
 
     def __init__(self, num_classes: int, spatial_dims: int = 2) -> None:
         super().__init__(num_classes, spatial_dims)
         self.weight = nn.Parameter(torch.eye(num_classes).repeat(num_classes, 1, 1))
         self.bias = nn.Parameter(torch.zeros(num_classes, num_classes))
 
-    def inputs(self, logits: Tensor) -> AffineInput:
+    def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """``x = log S(z)``, with the predicted class as expert."""
-        return AffineInput(logits.log_softmax(dim=1), expert=winning_class(logits))
+        return LinearInput(logits.log_softmax(dim=1), expert=winning_class(logits))
 
     def assemble(self) -> tuple[Tensor, Tensor]:
         """``W (C, C, C)`` and ``b (C, C)`` as they are stored."""
@@ -96,7 +98,8 @@ class ConeScaling(AffineCalibrator):
     """
 
     cone: ClassVar[Cone]
-    coordinates = "lightning_calib.solvers.coordinates:ConeCoordinates"
+    coordinates = "lightning_calib.solvers.cones:ConeCoordinates"
+    conditional: ClassVar[bool] = True
 
     def __init__(self, num_classes: int, spatial_dims: int = 2, parametrization: Parametrization = "clamp") -> None:
         super().__init__(num_classes, spatial_dims)
@@ -114,10 +117,10 @@ class ConeScaling(AffineCalibrator):
         """Effective value of a stored parameter."""
         return within(stored, low=0.0) if self.parametrization == "clamp" else nn.functional.softplus(stored)
 
-    def inputs(self, logits: Tensor) -> AffineInput:
+    def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """Logits in canonical order; the class in front is the expert."""
         permutation = canonical_permutation(logits, self.cone)
-        return AffineInput(logits.gather(1, permutation), permutation[:, 0], permutation)
+        return LinearInput(logits.gather(1, permutation), permutation[:, 0], permutation)
 
     def assemble(self) -> tuple[Tensor, Tensor]:
         """``W (C, C, C)`` and ``b (C, C)`` in canonical class order."""

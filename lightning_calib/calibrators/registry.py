@@ -22,6 +22,7 @@ _OURS = {
     "cdc": "conditional:ConditionalDirichletCalibration",
     "cms_ap": "conditional:ArgmaxPreservingScaling",
     "cms_op": "conditional:OrderPreservingScaling",
+    "gs": "splines:GapSplines",
     "stack": "stack:Stack",
 }
 

@@ -102,8 +102,8 @@ def load_calibrator(path: str | Path) -> Calibrator:
     calibrator = _built(path, header, header["num_classes"], header["spatial_dims"])
     with safe_open(Path(path), framework="pt") as file:
         state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
-    for key, parameter in calibrator.named_parameters():
+    for key, value in (*calibrator.named_parameters(), *calibrator.named_buffers()):
         if key in state:
-            parameter.data = parameter.data.to(state[key].dtype)  # a float64 fit stays float64
+            value.data = value.data.to(state[key].dtype)  # a float64 fit stays float64
     calibrator.load_state_dict(state)
     return calibrator

@@ -9,6 +9,7 @@ from lightning_calib.calibrators import PipelineName
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import TRAINER, fit_folder, save_fit, say
 from lightning_calib.experiment.fitting import curve_rows
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
 from lightning_calib.solvers.objective import LAM, MU
@@ -22,6 +23,7 @@ def fit(
     solver: SolverName = "auto",
     lam: float = LAM,
     mu: float = MU,
+    reduction: Reduction = "mean",
     lr: float = 1e-2,
     patience: int = 20,
     weight_decay: float = 0.0,
@@ -41,6 +43,7 @@ def fit(
         solver: newton, slsqp, adam, or auto for the one that suits the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
+        reduction: mean or sum of the penalty over the experts of a conditional calibrator.
         lr: learning rate of adam.
         patience: epochs without a better NLL on val after which adam stops.
         weight_decay: adam's weight decay, for local temperature scaling.
@@ -61,6 +64,7 @@ def fit(
         solver=solver,
         lam=lam,
         mu=mu,
+        reduction=reduction,
         lr=lr,
         patience=patience,
         weight_decay=weight_decay,

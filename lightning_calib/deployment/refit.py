@@ -10,6 +10,8 @@ from lightning_calib.experiment.fitting import fresh
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.selection_records import calibrator_path
 from lightning_calib.experiment.space import Values
+from lightning_calib.experiment.stack_jobs import fit_stack
+from lightning_calib.experiment.stacking import is_stack
 from lightning_calib.functional.devices import device_of
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
@@ -114,6 +116,9 @@ def refit(
     values = chosen_values(results, str(name))
     if values is None:
         return calibrator, facts | {"note": "no calibration was as good on val in at least half of the repeats"}
+    if is_stack(str(name)):
+        stacked = fit_stack(store, ids, name.pooling, settings.get("group_level"), **how)
+        return stacked.calibrator, facts | {"certificate": stacked.certificate} | _gain(stacked.calibrator, data)
     solver: SolverName = settings.get("solver", "auto")
     solver = choose_solver(calibrator) if solver == "auto" else solver
     epochs = {"epochs": best_epochs(results, str(name))} if solver == "adam" else {}

@@ -9,6 +9,8 @@ from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import measure
 from lightning_calib.experiment.schedule import finish_time
+from lightning_calib.experiment.selection_jobs import SelectionJob, pending_selections
+from lightning_calib.experiment.work import Work
 from lightning_calib.experiment.workload import STAGES, Extent, Model, Piece, Stage
 from lightning_calib.kit.progress import spoken
 from lightning_calib.kit.tables import Table
@@ -45,16 +47,17 @@ class Cost:
     def steps(self, workers: int) -> list[list[float]]:
         """Lengths of what runs at the same time on a number of workers, step by step, as ``run`` hands it out.
 
-        Maps come first, then searches, then evaluations. Where there are more workers than searches, their trials are
-        shared out round by round; where there are more than searches over neighbourhoods, the trials of those.
+        Maps come first, then searches, evaluations, and selections by groups. Where there are more workers than
+        searches, their trials are shared out round by round; where there are more than searches over neighbourhoods,
+        the trials of those.
         """
-        pooling, searches, evaluations = ([p for p in self.pieces if p.stage == stage] for stage in STAGES)
+        pooling, searches, evaluations, selections = ([p for p in self.pieces if p.stage == stage] for stage in STAGES)
         slow = [piece for piece in searches if piece.local]
         shared = searches if workers > len(searches) else slow if workers > len(slow) else []
         whole = [piece.seconds for piece in searches if piece not in shared]
         first, *later = _rounds(shared) or [[]]
         cut = _rounds(evaluations) if workers > 1 else [[piece.seconds for piece in evaluations]]
-        return [*_rounds(pooling), first + whole, *later, *cut]
+        return [*_rounds(pooling), first + whole, *later, *cut, *_rounds(selections)]
 
     def wall(self, workers: int) -> float:
         """Seconds on a number of workers, each with ``threads`` cores of its own."""
@@ -97,15 +100,18 @@ class Cost:
 def cost_of(experiment: Experiment) -> Cost:
     """What is left to do of an experiment, from figures that are measured now on a few of its own voxels."""
     fits, scores = pending(experiment)
-    if not fits and not scores:
+    selections = pending_selections(Work(experiment, experiment.folder))
+    if not fits and not scores and not selections:
         return Cost([], 0.0, experiment.threads, 0, 0)
-    return modelled(Model(experiment, Extent.of(experiment), measure(experiment)), fits, scores)
+    return modelled(Model(experiment, Extent.of(experiment), measure(experiment)), fits, scores, selections)
 
 
-def modelled(model: Model, fits: Sequence[FitJob], scores: Sequence[FitJob]) -> Cost:
-    """Cost of some searches and evaluations by a model."""
-    threads = model.experiment.threads
-    return Cost(model.pieces(fits, scores), model.rates.start, threads, model.extent.cache_bytes, model.memory)
+def modelled(
+    model: Model, fits: Sequence[FitJob], scores: Sequence[FitJob], selections: Sequence[SelectionJob] = ()
+) -> Cost:
+    """Cost of some searches, evaluations and selections by a model."""
+    pieces = model.pieces(fits, scores, selections)
+    return Cost(pieces, model.rates.start, model.experiment.threads, model.extent.cache_bytes, model.memory)
 
 
 def pending(experiment: Experiment) -> tuple[list[FitJob], list[FitJob]]:

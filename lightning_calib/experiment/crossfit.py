@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, Identity, PipelineName, TemperatureScaling, build
+from lightning_calib.calibrators import Identity, LinearCalibrator, PipelineName, TemperatureScaling, build
 from lightning_calib.experiment.folds import Fold, FoldedVoxels
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.solvers import ConvergenceError, NewtonSolver
@@ -117,7 +117,7 @@ class FoldPath:
         self.name, self.folds, self.weights, self.num_classes = name, folds, weights, num_classes
         self.walk = KeptWalk(self._fresh())
         self.starts: dict[float, dict[str, Tensor]] = {}
-        self.last: list[AffineCalibrator] = []
+        self.last: list[LinearCalibrator] = []
         self.passes = 0
 
     def __call__(self, strengths: tuple[float, ...], at_infinity: Losses, temperatures: list[float]) -> CrossFitted:
@@ -154,16 +154,16 @@ class FoldPath:
         self.last.append(calibrator)
         return rows
 
-    def _fresh(self) -> AffineCalibrator:
+    def _fresh(self) -> LinearCalibrator:
         calibrator = build(self.name.calibrator, self.num_classes)
-        if not isinstance(calibrator, AffineCalibrator) or calibrator.solver != "newton":
+        if not isinstance(calibrator, LinearCalibrator) or calibrator.solver != "newton":
             raise ValueError(f"{self.name} cannot be cross-fitted: it is not fitted by newton; leave it out")
         return calibrator
 
 
 def fold_solver(
-    calibrator: AffineCalibrator,
-    centre: AffineCalibrator,
+    calibrator: LinearCalibrator,
+    centre: LinearCalibrator,
     ridge: float,
     walk: KeptWalk,
     weights: dict[str, Tensor],
@@ -184,7 +184,7 @@ def fold_solver(
     )
 
 
-def temperature_of(calibrator: AffineCalibrator) -> float:
+def temperature_of(calibrator: LinearCalibrator) -> float:
     """``T`` of temperature scaling."""
     assert isinstance(calibrator, TemperatureScaling)
     return float(calibrator.temperature.detach())

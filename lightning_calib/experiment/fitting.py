@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, PipelineName, build
+from lightning_calib.calibrators import Calibrator, Identity, LinearCalibrator, PipelineName, build
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.space import Space, Values
 from lightning_calib.functional.devices import device_of
@@ -210,7 +210,7 @@ class PipelineFitter:
 
     def _kept(self, calibrator: Calibrator) -> KeptWalk | None:
         """Prepared voxels, where the solver is one for which they can be prepared."""
-        if self.solver == "newton" and isinstance(calibrator, AffineCalibrator):
+        if self.solver == "newton" and isinstance(calibrator, LinearCalibrator):
             return KeptWalk(calibrator, self.data.ignore_index)
         return None
 

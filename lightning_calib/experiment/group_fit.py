@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, Identity, PipelineName, build
+from lightning_calib.calibrators import Calibrator, Identity, LinearCalibrator, PipelineName, build
 from lightning_calib.experiment.crossfit import CrossFitter, temperature_of
 from lightning_calib.experiment.folds import group_weights
 from lightning_calib.functional.pooling import Pooling
@@ -56,7 +56,7 @@ class GroupFitter:
 
     def _solved(
         self, kind: str, pooling: Pooling, strength: float, temperature: float
-    ) -> tuple[AffineCalibrator, dict[str, Any]]:
+    ) -> tuple[LinearCalibrator, dict[str, Any]]:
         """A fit from its centre, a temperature."""
         calibrator, centre = self._at(kind, temperature), self._at(kind, temperature)
         cases = StoredCases(self.cases.store, pooling, self.cases.outside, self.cases.cache.enabled)
@@ -72,10 +72,10 @@ class GroupFitter:
         )
         return calibrator, solver.solve(CaseStream(cases, self.case_ids)).to_dict()
 
-    def _at(self, kind: str, temperature: float) -> AffineCalibrator:
+    def _at(self, kind: str, temperature: float) -> LinearCalibrator:
         manifest = self.cases.store.manifest
         calibrator = build(kind, manifest.num_classes, manifest.spatial_dims)
-        assert isinstance(calibrator, AffineCalibrator)
+        assert isinstance(calibrator, LinearCalibrator)
         set_temperature(calibrator, temperature)
         return calibrator
 
@@ -84,7 +84,7 @@ def sample_temperature(fitter: CrossFitter, pooling: Pooling) -> TemperatureInte
     """Temperature of all groups together, fitted on the sample of voxels, and how sure it is."""
     folds = fitter.folds(pooling)
     calibrator = build("ts", fitter.num_classes)
-    assert isinstance(calibrator, AffineCalibrator)
+    assert isinstance(calibrator, LinearCalibrator)
     set_temperature(calibrator, float(np.exp(np.mean(np.log(fitter.temperatures(pooling))))))
     NewtonSolver(calibrator, case_weights=fitter.voxels.weights).solve([fold.batch for fold in folds])
     temperature = temperature_of(calibrator)

@@ -5,6 +5,7 @@ from lightning_calib.experiment.fit_jobs import fit_job, trial_job
 from lightning_calib.experiment.parts import PoolJob, ShardJob, TrialJob
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
 from lightning_calib.experiment.selection_jobs import SelectionJob, selection_job
+from lightning_calib.experiment.stack_jobs import stack_job
 from lightning_calib.experiment.work import Work
 from lightning_calib.outputs.cache import CaseCache
 
@@ -19,7 +20,7 @@ def perform(work: Work, job: Job) -> None:
         case TrialJob():
             trial_job(work, job)
         case FitJob():
-            fit_job(work, job)
+            stack_job(work, job) if job.stacked else fit_job(work, job)
         case ShardJob():
             shard_job(work, job)
         case EvaluationJob():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_calib.experiment.cost import Cost
     from lightning_calib.experiment.results import Results
 
-SelectionBy = Literal["paper", "groups"]
+SelectionBy = Literal["auto", "paper", "groups"]
 
 _PACKAGES = ("lightning-calib", "torch", "pytorch-lightning", "numpy", "scipy", "optuna")
 
@@ -48,6 +48,11 @@ class FitJob:
     def local(self) -> bool:
         """Whether the calibrator looks at neighbours: it is fitted by adam over whole images, which takes longest."""
         return self.name.cls.looks_at == "neighbourhood"
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the calibrator is put together from others."""
+        return self.name.cls.solver == "stacking"
 
     def seed(self, seed: int) -> int:
         """The job's own seed, from the experiment's seed, the repeat and the pipeline.
@@ -104,7 +109,8 @@ class Experiment:
         threads: threads a job.
         members: take the first so many members for the ensemble; None for all.
         selection: how the pipeline to deploy is chosen: by the lowest NLL on ``val`` (``paper``), or by a ladder of
-            tests over the ``groups`` of ``cal`` and ``val``, which then stay whole.
+            tests over the ``groups`` of ``cal`` and ``val``, which then stay whole; ``auto`` takes groups where the
+            outputs have any.
         calibration: where results go; by default a folder named calibration beside the outputs.
 
     Example:
@@ -128,7 +134,7 @@ class Experiment:
     lts_epochs: int = 300
     threads: int = 1
     members: int | None = None
-    selection: SelectionBy = "paper"
+    selection: SelectionBy = "auto"
     calibration: Path | None = None
 
     def __post_init__(self) -> None:
@@ -140,14 +146,12 @@ class Experiment:
             raise ValueError(f"lts_trials = {self.lts_trials}; give at least 1")
         if not self.names:
             raise ValueError("no pipelines; name some, such as --pipelines paper")
-        if self.selection == "groups" and self.group_level is None:
-            object.__setattr__(self, "group_aware", True)  # test cases judge on groups that no fit has seen
 
     @classmethod
     def of_settings(cls, settings: dict[str, Any], **changes: Any) -> Self:
         """The experiment that ``settings.json`` describes, with changes; settings of other versions are passed over."""
         own = {entry.name: settings[entry.name] for entry in fields(cls) if entry.name in settings}
-        return cls(**(own | changes))
+        return cls(**({"selection": "paper"} | own | changes))  # the first versions knew no other selection
 
     def run(self, **options: Any) -> "Results":
         """Run it, or go on with it; the options are those of :func:`~lightning_calib.experiment.run.run_experiment`."""
@@ -194,9 +198,19 @@ class Experiment:
         return self.lts_epochs if job.local else default
 
     @property
+    def by_groups(self) -> bool:
+        """Whether the pipeline to deploy is chosen by groups."""
+        return self.selection == "groups" or (self.selection == "auto" and bool(self.store.group_levels))
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether groups stay whole: a selection by groups is judged on groups that no fit has seen."""
+        return self.group_aware or (self.by_groups and self.group_level is None)
+
+    @property
     def groups(self) -> dict[str, str] | None:
         """Groups that stay whole, by case id; None where cases are divided one by one."""
-        return whole_groups(self.store, self.group_aware, self.group_level)
+        return whole_groups(self.store, self.keeps_groups, self.group_level)
 
     def split(self, repeat: int) -> Split:
         """Cases of the parts of a repeat."""
@@ -212,7 +226,7 @@ class Experiment:
             self.val,
             self.test,
             seed=self.seed,
-            group_aware=self.group_aware,
+            group_aware=self.keeps_groups,
             group_level=self.group_level,
             outside=self.outside,
         )
@@ -228,6 +242,7 @@ class Experiment:
         fewer = {} if self.members is None else {"members": self.members}
         later = rounds(self.trials_of(job))[1:]  # earlier versions drew these one by one
         drawn = {"rounds": [len(places) for places in later]} if later else {}
+        experts = {"penalty": "mean"} if job.name.cls.conditional else {}  # earlier versions took the sum over experts
         split = self.split(job.repeat)
         return digest(
             {
@@ -243,6 +258,7 @@ class Experiment:
                 **local,
                 **fewer,
                 **drawn,
+                **experts,
             }
         )
 
@@ -269,6 +285,8 @@ class Experiment:
         return {
             "format_version": RESULTS_VERSION,
             **settings,
+            "selection": "groups" if self.by_groups else "paper",
+            "group_aware": self.keeps_groups,
             "outputs": str(self.store.path),
             "pipelines": list(self.names),
             "outputs_sha256": self.outputs_hash,

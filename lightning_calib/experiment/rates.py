@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, PipelineName, build
+from lightning_calib.calibrators import CALIBRATORS, Calibrator, LinearCalibrator, PipelineName, Stack, build
 from lightning_calib.executors.local import torch_threads
 from lightning_calib.experiment.evaluation_jobs import evaluation_job
 from lightning_calib.experiment.fit_jobs import fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
+from lightning_calib.experiment.selection_jobs import candidates_of
+from lightning_calib.experiment.stacking import parts_of, with_parts
 from lightning_calib.experiment.strips import Strips, once, seconds_of
 from lightning_calib.experiment.work import Work
 from lightning_calib.functional.boundary import boundary_distance
@@ -89,7 +91,8 @@ def measure(experiment: Experiment) -> Rates:
     """Measure the parts of an experiment on a few voxels of its cases; nothing is written beside the store."""
     with torch_threads(experiment.threads):
         sample = Strips.of(experiment)
-        names = dict.fromkeys(["identity", *(PipelineName.parse(name).calibrator for name in experiment.names)])
+        needed = [*experiment.names, *with_parts(candidates_of(experiment))]
+        names = dict.fromkeys(["identity", *(PipelineName.parse(name).calibrator for name in needed)])
         calibrators = {name: _calibrator(sample, name, experiment.solver) for name in names}
         with tempfile.TemporaryDirectory() as folder:
             pooling, distance = sample.pooling(Path(folder)), sample.distances(Path(folder))
@@ -99,8 +102,11 @@ def measure(experiment: Experiment) -> Rates:
 
 def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRates:
     """Figures of one calibrator."""
-    manifest = sample.store.manifest
-    fresh = partial(build, name, manifest.num_classes, manifest.spatial_dims)
+    facts = (sample.store.manifest.num_classes, sample.store.manifest.spatial_dims)
+    fresh = partial(build, name, *facts)
+    if CALIBRATORS[name].solver == "stacking":
+        parts = [build(PipelineName.parse(part).calibrator, *facts) for part in parts_of("p")]
+        return CalibratorRates("", score=_score(sample, Stack.of(parts, [1 / len(parts)] * len(parts))) / sample.voxels)
     score = _score(sample, fresh()) / sample.voxels
     if not list(fresh().parameters()):
         judge = _judge(sample, fresh(), None) / sample.voxels
@@ -124,7 +130,7 @@ def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRate
 def _newton(sample: Strips, fresh: Callable[[], Calibrator], score: float) -> CalibratorRates:
     """Figures of passes over prepared voxels, and of their preparation."""
     calibrator = fresh()
-    assert isinstance(calibrator, AffineCalibrator)
+    assert isinstance(calibrator, LinearCalibrator)
     plain, kept = Walk(calibrator, sample.ignore_index), KeptWalk(calibrator, sample.ignore_index)
     prepare = seconds_of(lambda: [list(plain(*batch)) for batch in sample.batches])  # type: ignore[arg-type]
     for batch in sample.batches:

@@ -12,7 +12,6 @@ from lightning_calib.calibrators import Calibrator, Identity
 from lightning_calib.experiment.evidence import Evidence, poolings_of
 from lightning_calib.experiment.folds import MIN_GROUPS, SAMPLE_VOXELS
 from lightning_calib.experiment.group_statistics import GroupGain, group_gain, groups_needed
-from lightning_calib.experiment.held_out import HeldOutSample
 from lightning_calib.experiment.ladder import (
     ALPHA,
     LADDER,
@@ -24,6 +23,7 @@ from lightning_calib.experiment.ladder import (
     climb,
     climb_without_each,
 )
+from lightning_calib.experiment.stacking import Stacked, stacks_among, with_parts
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside
 from lightning_calib.solvers.sandwich import TemperatureInterval
@@ -46,7 +46,6 @@ class Selection:
         rungs: what became of each candidate.
         temperatures: temperature of each pooling, with an interval that is robust to what voxels of a group share.
         held_out: the table behind all this; None where there were too few groups.
-        samples: held-out log-probabilities for stacking, by pooling; not part of :meth:`to_dict`.
     """
 
     pipeline: str
@@ -61,11 +60,10 @@ class Selection:
     rungs: tuple[Rung, ...] = ()
     temperatures: dict[str, TemperatureInterval] = field(default_factory=dict)
     held_out: HeldOut | None = None
-    samples: dict[str, HeldOutSample] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All but calibrator and samples as plain types for JSON; infinity is the text ``inf``."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("calibrator", "samples")}
+        """All but the calibrator as plain types for JSON; infinity is the text ``inf``."""
+        facts = {name: value for name, value in vars(self).items() if name != "calibrator"}
         found: dict[str, Any] = plain(facts)
         return found
 
@@ -90,7 +88,7 @@ def select_by_groups(
         store: the outputs.
         case_ids: cases of ``cal`` and ``val``; no other is read.
         groups: group of each of them.
-        candidates: pipelines, in any order; those that newton fits, and identities.
+        candidates: pipelines, in any order: those that newton fits, identities, and stacks of the others.
         seed: seed of the folds.
         alpha: level of the one-sided tests.
         width: standard errors of the rule for strengths.
@@ -98,30 +96,33 @@ def select_by_groups(
         outside: what voxels count as that were never predicted.
         cache: keep pooled maps on disk beside the store.
     """
-    evidence = Evidence(store, case_ids, groups, candidates, seed, voxels, outside, cache)
-    return choose(evidence, candidates, alpha, width)
+    evidence = Evidence(store, case_ids, groups, with_parts(candidates), seed, voxels, outside, cache)
+    return choose(evidence, candidates, stacks_among(evidence, candidates), alpha, width)
 
 
 def choose(
-    evidence: Evidence, candidates: Collection[str] = LADDER, alpha: float = ALPHA, width: float = WIDTH
+    evidence: Evidence,
+    candidates: Collection[str] = LADDER,
+    stacks: Sequence[Stacked] = (),
+    alpha: float = ALPHA,
+    width: float = WIDTH,
 ) -> Selection:
     """Choose among some of the candidates that were cross-fitted, and fit the choice on all cases.
 
     Args:
         evidence: the cross-fitted candidates.
         candidates: those that may be chosen; the reference always may.
+        stacks: further ones, at the top of the ladder.
         alpha: level of the one-sided tests.
         width: standard errors of the rule for strengths.
     """
     if evidence.table is None:
         return _too_few(evidence)
-    table = evidence.table.only(candidates)
+    table = evidence.table.only(candidates).followed_by(stack.path for stack in stacks)
     found = climb(table, alpha, width)
     picks, without = climb_without_each(table, alpha, width)
     reference = table.paths[0].nll[-1]
-    calibrator, certificate = evidence.fit(found.pipeline, found.strength)
-    names = [path.pipeline for path in table.paths]
-    strengths = {rung.pipeline: rung.strength for rung in found.rungs}
+    calibrator, certificate = _fitted(evidence, found, stacks)
     return Selection(
         pipeline=found.pipeline,
         strength=found.strength,
@@ -133,10 +134,17 @@ def choose(
         procedure=group_gain(without - reference, table.groups, table.folds),
         picks=dict(Counter(picks)),
         rungs=found.rungs,
-        temperatures={pooling: evidence.temperature(pooling) for pooling in poolings_of(names)},
+        temperatures={pooling: evidence.temperature(pooling) for pooling in poolings_of(table.names)},
         held_out=table,
-        samples={pooling: evidence.sample(pooling, strengths, names) for pooling in poolings_of(names)},
     )
+
+
+def _fitted(evidence: Evidence, found: Climb, stacks: Sequence[Stacked]) -> tuple[Calibrator, dict[str, Any]]:
+    """The choice, fitted on all cases, and its certificate; of a stack, the weights and what is known about them."""
+    for stack in stacks:
+        if stack.pipeline == found.pipeline:
+            return stack.calibrator, stack.certificate
+    return evidence.fit(found.pipeline, found.strength)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401

@@ -18,6 +18,7 @@ from lightning_calib.experiment.recommend import eligible
 from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.experiment.selection import Selection, choose, plain
 from lightning_calib.experiment.selection_records import SelectionRecord, selection_done, write_selection
+from lightning_calib.experiment.stacking import is_stack, stacks_among, with_parts
 from lightning_calib.experiment.work import Work, make_trainer
 from lightning_calib.kit.files import digest
 from lightning_calib.metrics.score import SCORES
@@ -38,7 +39,7 @@ class SelectionJob:
 
 def selection_jobs(experiment: Experiment) -> list[SelectionJob]:
     """All selections of an experiment, the longest first; none where it selects as the paper does."""
-    if experiment.selection == "paper":
+    if not experiment.by_groups:
         return []
     return [SelectionJob(None), *map(SelectionJob, range(experiment.repeats))]
 
@@ -67,8 +68,9 @@ def judged_cases(experiment: Experiment, job: SelectionJob) -> list[str]:
 
 
 def candidates_of(experiment: Experiment) -> tuple[str, ...]:
-    """Pipelines of the experiment that are on the ladder, and the reference."""
-    return tuple(name for name in LADDER if name == REFERENCE or name in experiment.names)
+    """Pipelines of the experiment that are on the ladder, the reference, and stacks of them."""
+    fitted = [name for name in LADDER if name == REFERENCE or name in experiment.names]
+    return (*fitted, *filter(is_stack, experiment.names))
 
 
 def maps_of(experiment: Experiment, job: SelectionJob) -> list[tuple[Kind, str]]:
@@ -123,8 +125,9 @@ def selection_job(work: Work, job: SelectionJob) -> None:
     cases, test = selected_cases(experiment, job), judged_cases(experiment, job)
     level = group_level(store, cases, experiment.group_level)
     groups, candidates = store.groups_at(level), candidates_of(experiment)
-    evidence = Evidence(store, cases, groups, candidates, experiment.seed, outside=experiment.outside)
-    found = {preserve: choose(evidence, eligible(candidates, preserve)) for preserve in get_args(Preserve)}
+    evidence = Evidence(store, cases, groups, with_parts(candidates), experiment.seed, outside=experiment.outside)
+    stacks = stacks_among(evidence, candidates)
+    found = {preserve: choose(evidence, eligible(candidates, preserve), stacks) for preserve in get_args(Preserve)}
     record = SelectionRecord(
         repeat=job.repeat,
         settings_hash=selection_hash(experiment, job),

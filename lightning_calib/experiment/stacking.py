@@ -1,16 +1,20 @@
 """Stacks by groups: candidates of one pooling, mixed by what they say about groups that they had not seen."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from lightning_calib.calibrators import PipelineName, Stack
-from lightning_calib.experiment.group_fit import GroupFitter
+from lightning_calib.experiment.evidence import Evidence
+from lightning_calib.experiment.group_statistics import strongest_within
 from lightning_calib.experiment.held_out import HeldOutSample
+from lightning_calib.experiment.ladder import LADDER, HeldOutPath
 from lightning_calib.experiment.statistics import Floats
 from lightning_calib.functional.cones import Cone
-from lightning_calib.outputs.stored_cases import StoredCases
+from lightning_calib.functional.pooling import Pooling
 from lightning_calib.solvers.stacking import StackWeights, fit_weights
 
 _KEPT: dict[Cone | None, tuple[Cone | None, ...]] = {
@@ -40,51 +44,87 @@ class Stacked:
     weights: StackWeights
     nll: Floats
 
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """Weights and strengths of the parts as plain types, and what is known about the weights."""
+        facts = asdict(self.weights)
+        del facts["weights"], facts["part_nll"]
+        parts = zip(self.parts, self.strengths, self.weights.weights, strict=True)
+        used = {name: {"strength": f"{strength:g}", "weight": weight} for name, strength, weight in parts if weight > 0}
+        return {"solver": "stacking", "parts": used, **facts}
 
-def stack_by_groups(
-    cases: StoredCases,
-    case_ids: Sequence[str],
-    groups: Mapping[str, str],
-    sample: HeldOutSample,
-    keep: Cone | None = None,
-    floor: float = 0.0,
-) -> Stacked:
-    """Weigh the candidates of a sample by their held-out NLL, and fit those with a weight on all cases.
+    @property
+    def path(self) -> HeldOutPath:
+        """As a candidate of the ladder; it has one strength."""
+        return HeldOutPath(self.pipeline, (0.0,), self.nll[None])
+
+
+def parts_of(pooling: Pooling) -> tuple[str, ...]:
+    """What a stack mixes: pipelines of the ladder that keep the order of classes, as the stack then does.
+
+    Example:
+        >>> parts_of("p")
+        ('identity(p)', 'ts(p)', 'gs(p)', 'cms_op(p)')
+    """
+    names = map(PipelineName.parse, LADDER)
+    return tuple(str(name) for name in names if name.pooling == pooling and name.preserves == "order")
+
+
+def stack_by_groups(evidence: Evidence, pooling: Pooling, keep: Cone | None = "order", floor: float = 0.0) -> Stacked:
+    """Weigh the candidates of one pooling by their held-out NLL, and fit those with a weight on all cases.
+
+    It is the identity where there are too few groups to tell.
 
     Args:
-        cases: where the cases are.
-        case_ids: cases of ``cal`` and ``val``, of which the sample is.
-        groups: group of each of them.
-        sample: held-out log-probabilities of one pooling, the identity first; ``Selection.samples`` has them.
+        evidence: the cross-fitted candidates, the identity of the pooling among them; each at its best strength.
+        pooling: of the stack.
         keep: take only candidates that keep at least this much of the ranking: the stack then keeps it, too.
         floor: least weight of the identity; ``-log(floor)`` then bounds what a voxel can lose.
     """
-    chosen = keeping(sample, keep)
-    weights = fit_weights(chosen.log_q, chosen.weights, floor)
-    fitter = GroupFitter(cases, case_ids, groups)
+    if evidence.table is None:
+        return _identity(evidence, pooling)
+    own = [name for name in evidence.table.names if PipelineName.parse(name).preserves in _KEPT[keep]]
+    strengths = {path.pipeline: path.strengths[strongest_within(path.nll, 0.0)] for path in evidence.table.paths}
+    sample = evidence.sample(pooling, strengths, own)
+    weights = fit_weights(sample.log_q, sample.weights, floor)
     used = [k for k, weight in enumerate(weights.weights) if weight > 0]
-    parts = [fitter(chosen.pipelines[k], chosen.strengths[k])[0] for k in used]
+    parts = [evidence.fit(sample.pipelines[k], sample.strengths[k])[0] for k in used]
     return Stacked(
-        pipeline=f"stack({PipelineName.parse(chosen.pipelines[0]).pooling})",
+        pipeline=f"stack({pooling})",
         calibrator=Stack.of(parts, [weights.weights[k] for k in used]),
-        parts=chosen.pipelines,
-        strengths=chosen.strengths,
+        parts=sample.pipelines,
+        strengths=sample.strengths,
         weights=weights,
-        nll=nll_without_each(chosen, floor),
+        nll=nll_without_each(sample, floor),
     )
 
 
-def keeping(sample: HeldOutSample, keep: Cone | None) -> HeldOutSample:
-    """The candidates that keep at least so much of the ranking."""
-    if PipelineName.parse(sample.pipelines[0]).calibrator != "identity":
-        raise ValueError(f"the first candidate of a stack is the identity, got {sample.pipelines[0]}")
-    kept = [k for k, name in enumerate(sample.pipelines) if PipelineName.parse(name).preserves in _KEPT[keep]]
-    return replace(
-        sample,
-        pipelines=tuple(sample.pipelines[k] for k in kept),
-        strengths=tuple(sample.strengths[k] for k in kept),
-        log_q=sample.log_q[kept],
-    )
+def _identity(evidence: Evidence, pooling: Pooling) -> Stacked:
+    """The stack of the identity alone."""
+    calibrator = Stack(evidence.manifest.num_classes, evidence.manifest.spatial_dims)
+    alone = StackWeights((1.0,), math.nan, (math.nan,), 0.0, 0)
+    return Stacked(f"stack({pooling})", calibrator, (f"identity({pooling})",), (0.0,), alone, np.zeros(0))
+
+
+def is_stack(pipeline: str) -> bool:
+    """Whether a pipeline is a stack of others.
+
+    Example:
+        >>> is_stack("stack(p)"), is_stack("ts(p)")
+        (True, False)
+    """
+    return PipelineName.parse(pipeline).cls.solver == "stacking"
+
+
+def with_parts(candidates: Iterable[str]) -> tuple[str, ...]:
+    """Pipelines to cross-fit: the candidates, with the parts of stacks in their place."""
+    found = [parts_of(PipelineName.parse(name).pooling) if is_stack(name) else (name,) for name in candidates]
+    return tuple(dict.fromkeys(name for names in found for name in names))
+
+
+def stacks_among(evidence: Evidence, pipelines: Iterable[str]) -> list[Stacked]:
+    """The stacks among some pipelines."""
+    return [stack_by_groups(evidence, PipelineName.parse(name).pooling) for name in pipelines if is_stack(name)]
 
 
 def nll_without_each(sample: HeldOutSample, floor: float = 0.0) -> Floats:

@@ -106,6 +106,8 @@ def shared_searches(work: Work, jobs: Sequence[FitJob], slots: int) -> list[FitJ
 
 
 def _is_searched(work: Work, job: FitJob) -> bool:
+    if job.stacked:
+        return False
     manifest, solver = work.experiment.store.manifest, work.experiment.solver
     calibrator = build(job.name.calibrator, manifest.num_classes, manifest.spatial_dims)
     space = Space.of(calibrator, choose_solver(calibrator) if solver == "auto" else solver)

@@ -10,11 +10,15 @@ from math import ceil, prod
 from typing import Literal
 
 from lightning_calib.calibrators import PipelineName, build
+from lightning_calib.experiment.crossfit import STRENGTHS, TEMPERATURE_STRENGTHS
 from lightning_calib.experiment.draws import rounds
+from lightning_calib.experiment.folds import MAX_FOLDS, SAMPLE_VOXELS
 from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import Rates
+from lightning_calib.experiment.selection_jobs import SelectionJob, candidates_of
 from lightning_calib.experiment.space import Space
+from lightning_calib.experiment.stacking import parts_of, with_parts
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.cache import FOLDER
 from lightning_calib.outputs.manifest import SUFFIX
@@ -22,8 +26,8 @@ from lightning_calib.outputs.store import OutputStore
 from lightning_calib.solvers.adam import MAX_EPOCHS
 from lightning_calib.solvers.stream import KEPT_BYTES
 
-Stage = Literal["pooling", "search", "evaluation"]
-STAGES: tuple[Stage, ...] = ("pooling", "search", "evaluation")
+Stage = Literal["pooling", "search", "evaluation", "selection"]
+STAGES: tuple[Stage, ...] = ("pooling", "search", "evaluation", "selection")
 
 # Bytes for each logit of a case while adam takes a step on it, or while it is scored.
 ADAM_BYTES, SCORE_BYTES = 60, 40
@@ -50,6 +54,7 @@ class Passes:
 PASSES = {
     "ts": Passes(5, 5),
     "ets": Passes(16, 16),
+    "gs": Passes(7, 7),
     "vs": Passes(8, 4),
     "ms": Passes(9, 5),
     "ms_c": Passes(8, 5),
@@ -163,13 +168,16 @@ class Model:
     extent: Extent
     rates: Rates
 
-    def pieces(self, fits: Sequence[FitJob], scores: Sequence[FitJob]) -> list[Piece]:
+    def pieces(
+        self, fits: Sequence[FitJob], scores: Sequence[FitJob], selections: Sequence[SelectionJob] = ()
+    ) -> list[Piece]:
         """All jobs, in the order in which they are handed out."""
         judged: dict[tuple[int, Pooling], list[FitJob]] = {}
         for job in scores:
             judged.setdefault((job.repeat, job.name.pooling), []).append(job)
         searches = sorted(map(self.search, fits), key=lambda piece: not piece.local)
-        return [*self.pooling(), *searches, *map(self.evaluation, judged.values())]
+        chosen = map(self.selection, selections)
+        return [*self.pooling(), *searches, *map(self.evaluation, judged.values()), *chosen]
 
     def pooling(self) -> list[Piece]:
         """Maps that are made once and kept beside the store."""
@@ -187,6 +195,10 @@ class Model:
         extent, rates, kind = self.extent, self.rates, job.name.calibrator
         own = rates.calibrators[kind]
         around = rates.fit_job + rates.calibrators["identity"].judge * extent.val
+        if job.stacked:
+            parts = [PipelineName.parse(name).calibrator for name in parts_of(job.name.pooling)]
+            work = around + self._crossfits(parts, extent.cal)
+            return Piece("search", kind, str(job), work, ((work,),))
         if not own.solver:
             return Piece("search", kind, str(job), around, ((around,),))
         searched = bool(Space.of(build(kind, extent.num_classes), own.solver).names)
@@ -209,6 +221,26 @@ class Model:
         shards = tuple(fixed + seconds for seconds in _shards(work, voxel * SHARD_VOXELS))
         merged = ((fixed,),) if len(shards) > 1 else ()
         return Piece("evaluation", pooling, name, fixed + work, (shards, *merged))
+
+    def selection(self, job: SelectionJob) -> Piece:
+        """Cross-fits of the candidates on a sample of voxels, the fit of one on all, and its scores on ``test``."""
+        names = [PipelineName.parse(name).calibrator for name in with_parts(candidates_of(self.experiment))]
+        voxels = self.extent.cal + self.extent.val + (self.extent.test if job.repeat is None else 0.0)
+        work = self._crossfits(names, voxels) + self.rates.evaluation_job
+        if job.repeat is not None:
+            work += 2 * max(self.rates.calibrators[name].score for name in names) * self.extent.test
+        return Piece("selection", "by groups", str(job), work, ((work,),))
+
+    def _crossfits(self, names: Sequence[str], voxels: float) -> float:
+        """Seconds of candidates without each fold along their strengths, and of the largest of them on all voxels."""
+        sample, found, last = min(voxels, float(SAMPLE_VOXELS)), 0.0, 0.0
+        for name in names:
+            own, passes = self.rates.calibrators[name], PASSES.get(name, OTHERS)
+            strengths = len(TEMPERATURE_STRENGTHS if name == "ts" else STRENGTHS) - 1 if own.solver else 0
+            a_pass = passes.share * own.each
+            found += strengths * sample * (MAX_FOLDS * passes.trial * a_pass + own.judge)
+            last = max(last, voxels * (own.prepare + passes.first * a_pass))
+        return found + last
 
     def _fit(self, job: FitJob) -> tuple[float, float, float]:
         """Seconds of a trial, of a fit from the identity, and of what a process prepares once."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def within(values: Tensor, low: float | None = None, high: float | None = None) -> Tensor:
+def within(values: Tensor, low: float | Tensor | None = None, high: float | Tensor | None = None) -> Tensor:
     """Cut values off at bounds; at a bound itself the gradient passes.
 
     ``torch.clamp`` passes the gradient at the bound or not, depending on the release (2.15 does not): a parameter

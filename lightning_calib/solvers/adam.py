@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_calib.calibrators import Calibrator, Identity
 from lightning_calib.calibrators.base import known_finite
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers.base import Batch, BatchKind, PassSolver, SolverName, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
@@ -40,6 +41,7 @@ class AdamSolver(PassSolver):
         patience: epochs without a better one before the end; the learning rate halves after half as many.
         max_epochs: epochs at most; None leaves the end to whoever reads the data, who then calls :meth:`finish`.
         epochs: epochs to take without judging them.
+        reduction: ``mean`` or ``sum`` of the penalty over experts.
 
     Attributes:
         best_nll: lowest score so far, that of epoch 0 included.
@@ -60,11 +62,12 @@ class AdamSolver(PassSolver):
         patience: int = 20,
         max_epochs: int | None = MAX_EPOCHS,
         epochs: int | None = None,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(calibrator, ignore_index, collective)
         check_rates(lr, patience, weight_decay)
-        self.hyperparameters = strengths(lam, mu, eps)
-        self.regularization = Regularization(calibrator, lam, mu, eps)
+        self.hyperparameters = strengths(lam, mu, eps, reduction)
+        self.regularization = Regularization(calibrator, lam, mu, eps, reduction)
         self.hyperparameters |= {"lr": lr, "patience": patience, "weight_decay": weight_decay}
         self.batches = adam_batches(calibrator)
         self.patience, self.judged = patience, epochs is None
@@ -87,12 +90,18 @@ class AdamSolver(PassSolver):
         """Whether epochs no longer get better."""
         return self.waited >= self.patience
 
-    def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+    def accumulate(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str] | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         """Take a step on a batch that is spread over the processes."""
         parameters = list(self.calibrator.parameters())
         # The first epoch looks at the values; later ones see them again, and no device is waited for.
         with torch.enable_grad(), nullcontext() if self.epoch == 0 else known_finite():
-            total, count = nll_sum(self.calibrator, logits, target, self.ignore_index)
+            total, count = nll_sum(self.calibrator, logits, target, self.ignore_index, features)
             count = self.collective.sum(count.to(total)).clamp(min=1)
             loss = total / count + self.regularization() / self.collective.size
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)

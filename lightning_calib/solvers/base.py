@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator
+from lightning_calib.functional.penalty import Reduction, expert_share
 from lightning_calib.solvers.certificate import Certificate
 from lightning_calib.solvers.collective import ALONE, Collective
 
-Batch = tuple[Tensor, Tensor, Sequence[str] | None]
+# Logits, target, case ids, and features for calibrators that look at them.
+Batch = tuple[Tensor, Tensor, Sequence[str] | None] | tuple[Tensor, Tensor, Sequence[str] | None, Tensor | None]
 BatchKind = Literal["cases", "voxels", "images"]
 SolverName = Literal["auto", "newton", "slsqp", "adam"]
 
@@ -51,7 +53,7 @@ class Solver(ABC):
         """Fit to the end.
 
         Args:
-            batches: this process's logits, targets and case ids; read as often as needed.
+            batches: this process's logits, targets, case ids and perhaps features; read as often as needed.
             val: whole cases to stop and to choose by; full-batch solvers need none.
         """
 
@@ -76,13 +78,20 @@ class PassSolver(Solver):
     """A solver that is fed with passes over the data, batch by batch, whoever reads them."""
 
     @abstractmethod
-    def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+    def accumulate(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str] | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         """Take a batch.
 
         Args:
             logits: pooled logits ``(B, C, *S)``, or a list of voxels ``(N, C)``.
             target: labels ``(B, *S)`` or ``(N,)``.
             case_ids: one for each image.
+            features: ``(B, F, *S)`` or ``(N, F)``, for calibrators that look at them.
         """
 
     @abstractmethod
@@ -101,14 +110,15 @@ class PassSolver(Solver):
         return self.certificate
 
     def _take_pass(self, batches: Iterable[Batch]) -> None:
-        for logits, target, case_ids in batches:
-            self.accumulate(logits, target, case_ids)
+        for batch in batches:
+            self.accumulate(*batch)
 
 
-def strengths(lam: float, mu: float, eps: float) -> dict[str, float]:
-    """Strengths of penalties and ridge by name; refuses those that make no convex objective."""
+def strengths(lam: float, mu: float, eps: float, reduction: Reduction) -> dict[str, float | str]:
+    """Penalties and ridge by name; refuses those that make no convex objective."""
     found = {"lam": lam, "mu": mu, "eps": eps}
     for name, value in found.items():
         if not 0 <= value < torch.inf:
             raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
-    return found
+    expert_share(1, reduction)
+    return {**found, "reduction": reduction}

@@ -41,7 +41,7 @@ class Certificate:
     empty_cells: list[tuple[int, int]] = field(default_factory=list)
     missing_classes: list[int] = field(default_factory=list)
     identity_experts: list[int] = field(default_factory=list)
-    hyperparameters: dict[str, float] = field(default_factory=dict)
+    hyperparameters: dict[str, float | str] = field(default_factory=dict)
     history: list[float] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

@@ -1,18 +1,20 @@
-r"""Coordinates in which a calibrator's fit is convex: a vector for each expert, linear in ``[W | b]``.
+r"""Coordinates in which a calibrator's fit is convex: a vector for each expert, in which scores are linear.
 
 TS is fitted in ``1/T``, CMS in the effective entries of ``A``, the others in their parameters. ``affine`` maps
 coordinates ``(..., P)`` to ``[W | b] (..., C, C + 1)``; ``pullback`` is its transpose and takes gradients back.
+``scores`` maps ``[W | b]`` and features to scores; ``slope`` is its transpose.
 """
 
+from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, ConeScaling
+from lightning_calib.calibrators import AffineCalibrator, LinearCalibrator
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
-from lightning_calib.functional.cones import cone_matrix, inverse_cone_matrix
+from lightning_calib.solvers.curvature import diagonal_hessian, matrix_hessian
 
 
 class Coordinates:
@@ -22,17 +24,20 @@ class Coordinates:
         calibrator: the calibrator to fit.
 
     Attributes:
-        diagonal: whether ``W`` is always diagonal, which makes the Hessian small.
+        small: whether the Hessian is small however many classes there are.
+        width: numbers that are kept of a voxel, ``R``.
+        values: numbers of a voxel that a step works with.
         lower: bounds from below ``(P,)``, infinite where there is none.
         upper: bounds from above ``(P,)``.
     """
 
-    diagonal: ClassVar[bool] = False
+    small: ClassVar[bool] = False
+    calibrator: AffineCalibrator
 
     def __init__(self, calibrator: AffineCalibrator) -> None:
         self.calibrator = calibrator
-        self.num_classes = calibrator.num_classes
-        self.num_experts = calibrator.assemble()[0].shape[0]
+        self.num_classes = self.width = self.values = calibrator.num_classes
+        self.num_experts = calibrator.num_experts
         self.size = self.identity().shape[-1]
         self.lower = torch.full((self.size,), -torch.inf, dtype=torch.float64)
         self.upper = torch.full((self.size,), torch.inf, dtype=torch.float64)
@@ -63,6 +68,40 @@ class Coordinates:
         """Second derivatives ``(P,)`` from those in ``[W | b] (C, C + 1)``, as if these did not mix."""
         return self.pullback(curvature)
 
+    def strengths(self, lam: float, mu: float) -> Tensor:
+        """Factors of the squared entries of ``[W | b] (C, C + 1)`` in the penalty."""
+        num_classes = self.num_classes
+        strength = torch.full((num_classes, num_classes + 1), lam / (num_classes * (num_classes - 1)))
+        strength = strength.double().fill_diagonal_(0)
+        strength[:, -1] = mu / num_classes
+        return strength
+
+    def scores(self, matrix: Tensor, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """``W x + b``, ``(C, m)``.
+
+        Args:
+            matrix: ``[W | b] (C, C + 1)``.
+            features: ``x (C, m)``.
+            out: where to write them.
+        """
+        return torch.addmm(matrix[:, -1:], matrix[:, :-1], features, out=out)
+
+    def slope(self, residual: Tensor, features: Tensor) -> Tensor:
+        """Gradient in ``[W | b] (C, C + 1)`` from that in the scores ``(C, m)``."""
+        return torch.cat([residual @ features.T, residual.sum(1, keepdim=True)], dim=1)
+
+    def curvature(self, probs: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+        """Second derivatives ``(P, P)`` of the weighted NLL.
+
+        Args:
+            probs: ``q (C, m)``.
+            features: ``x (C, m)``.
+            weight: ``(m,)``.
+        """
+        full = matrix_hessian(probs, torch.cat([features, torch.ones_like(features[:1])]), weight)
+        half = self.pullback(full.flatten(0, 1))  # (C (C + 1), P)
+        return self.pullback(torch.unflatten(half.T, 1, (self.num_classes, self.num_classes + 1)))
+
     @torch.no_grad()
     def _store(self, **values: Tensor) -> None:
         """Copy values into parameters of the same number of entries."""
@@ -74,7 +113,7 @@ class Coordinates:
 class TemperatureCoordinates(Coordinates):
     """TS in ``1/T``, within the bounds of the temperature."""
 
-    diagonal: ClassVar[bool] = True
+    small: ClassVar[bool] = True
 
     def __init__(self, calibrator: AffineCalibrator) -> None:
         super().__init__(calibrator)
@@ -102,11 +141,16 @@ class TemperatureCoordinates(Coordinates):
         """The trace of the gradient in ``W``."""
         return gradient.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
 
+    def curvature(self, probs: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+        """That of equal scales, ``(1, 1)``."""
+        num_classes = self.num_classes
+        return diagonal_hessian(probs, features, weight)[:num_classes, :num_classes].sum().view(1, 1)
+
 
 class VectorCoordinates(Coordinates):
     """VS: the scales, then the biases."""
 
-    diagonal: ClassVar[bool] = True
+    small: ClassVar[bool] = True
 
     def identity(self) -> Tensor:
         """Scales 1, biases 0."""
@@ -130,6 +174,10 @@ class VectorCoordinates(Coordinates):
     def pullback(self, gradient: Tensor) -> Tensor:
         """Diagonal and last column of the gradient."""
         return torch.cat([gradient.diagonal(dim1=-2, dim2=-1), gradient[..., -1]], dim=-1)
+
+    def curvature(self, probs: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+        """``(2C, 2C)``."""
+        return diagonal_hessian(probs, features, weight)
 
 
 class ConstrainedCoordinates(Coordinates):
@@ -176,70 +224,8 @@ class ConstrainedCoordinates(Coordinates):
         return torch.unflatten(free, -1, (num_classes, num_classes - 1)), row_sum, bias
 
 
-class ConeCoordinates(Coordinates):
-    r"""CMS: the entries of ``[W' | b']`` that are not fixed at 0, with ``[W | b] = G^{-1} [W' G | b']``.
-
-    The first row of ``W'`` and ``b'_1`` are free; ``A`` and the gaps of the bias are at least 0.
-    """
-
-    def __init__(self, calibrator: AffineCalibrator) -> None:
-        assert isinstance(calibrator, ConeScaling)
-        if calibrator.parametrization != "clamp":
-            raise ValueError(
-                f"newton fits {calibrator.name} with parametrization='clamp', got "
-                f"{calibrator.parametrization!r}, whose weights cannot be 0; build it with 'clamp' or fit with adam"
-            )
-        num_classes = calibrator.num_classes
-        self.to_gaps = cone_matrix(num_classes, calibrator.cone)
-        self.from_gaps = inverse_cone_matrix(num_classes, calibrator.cone)
-        used = torch.ones(num_classes, num_classes + 1, dtype=torch.bool)
-        used[1:, 0] = False
-        self.used = used.flatten().nonzero().squeeze(1)  # places of the coordinates in [W' | b']
-        super().__init__(calibrator)
-        self.lower[num_classes + 1 :] = 0
-
-    def identity(self) -> Tensor:
-        """``W' = I``, no bias."""
-        return torch.eye(self.num_classes, self.num_classes + 1, dtype=torch.float64).flatten()[self.used]
-
-    def read(self) -> Tensor:
-        """``(E, C² + 1)``: ``a, r, b'_1``, then ``A`` with the bias gap behind each row."""
-        names = ("first_row", "bias_first", "inner", "bias_gaps")
-        parts = [self.calibrator.get_parameter(name).detach().double().cpu() for name in names]
-        below = torch.cat([parts[2], parts[3].unsqueeze(-1)], dim=-1).flatten(1).clamp(min=0)
-        return torch.cat([parts[0], parts[1].unsqueeze(-1), below], dim=-1)
-
-    def write(self, theta: Tensor) -> None:
-        """Store the four parameters."""
-        first, below = torch.split(theta, [self.num_classes + 1, self.size - self.num_classes - 1], dim=-1)
-        rows = torch.unflatten(below, -1, (self.num_classes - 1, self.num_classes))
-        self._store(first_row=first[..., :-1], bias_first=first[..., -1], inner=rows[..., :-1], bias_gaps=rows[..., -1])
-
-    def affine(self, theta: Tensor) -> Tensor:
-        """``G^{-1} [W' G | b']``."""
-        shape = (*theta.shape[:-1], self.num_classes * (self.num_classes + 1))
-        conjugate = theta.new_zeros(shape).index_copy_(-1, self.used, theta)
-        conjugate = torch.unflatten(conjugate, -1, (self.num_classes, self.num_classes + 1))
-        inner = torch.cat([conjugate[..., :-1] @ self.to_gaps, conjugate[..., -1:]], dim=-1)
-        return self.from_gaps @ inner
-
-    def pullback(self, gradient: Tensor) -> Tensor:
-        """Transpose of :meth:`affine`."""
-        return self._back(gradient, self.from_gaps, self.to_gaps)
-
-    def pullback_squares(self, curvature: Tensor) -> Tensor:
-        """The matrices hold -1, 0 and 1: their squares are their magnitudes."""
-        return self._back(curvature, self.from_gaps.abs(), self.to_gaps.abs())
-
-    def _back(self, values: Tensor, from_gaps: Tensor, to_gaps: Tensor) -> Tensor:
-        """Products with the transposed matrices, at the places that are used."""
-        rows = from_gaps.T @ values
-        conjugate = torch.cat([rows[..., :-1] @ to_gaps.T, rows[..., -1:]], dim=-1)
-        return conjugate.flatten(-2)[..., self.used]
-
-
-def coordinates_of(calibrator: AffineCalibrator) -> Coordinates:
-    """Coordinates of an affine calibrator, of the class that it names.
+def coordinates_of(calibrator: LinearCalibrator) -> Coordinates:
+    """Coordinates of a linear calibrator, of the class that it names.
 
     Example:
         >>> from lightning_calib.calibrators import MatrixScaling
@@ -248,12 +234,12 @@ def coordinates_of(calibrator: AffineCalibrator) -> Coordinates:
     """
     if calibrator.coordinates is None:
         raise ValueError(f"newton cannot fit {calibrator.name}, which names no coordinates; use 'adam' or 'auto'")
-    kind: type[Coordinates] = resolve_name(calibrator.coordinates)
+    kind: Callable[[LinearCalibrator], Coordinates] = resolve_name(calibrator.coordinates)
     return kind(calibrator)
 
 
-def set_temperature(calibrator: AffineCalibrator, temperature: float) -> None:
-    """Make an affine calibrator temperature scaling: the identity's coordinates over ``T``, whatever they are.
+def set_temperature(calibrator: LinearCalibrator, temperature: float) -> None:
+    """Make a linear calibrator temperature scaling: the identity's coordinates over ``T``, whatever they are.
 
     Example:
         >>> from lightning_calib.calibrators import build

@@ -34,8 +34,8 @@ Outcome = Literal["gradient", "stalled", "too few voxels"]
 def hessian_at(model: SampleModel, theta: Tensor) -> Hessian:
     """Dense where that is small enough."""
     coordinates = model.coordinates
-    small = coordinates.num_experts * coordinates.size**2 <= DENSE_ENTRIES
-    dense = coordinates.diagonal or (coordinates.num_classes <= DENSE_CLASSES and small)
+    fits = coordinates.num_experts * coordinates.size**2 <= DENSE_ENTRIES
+    dense = coordinates.small or (coordinates.num_classes <= DENSE_CLASSES and fits)
     return DenseHessian(model, theta) if dense else ProductHessian(model, theta)
 
 

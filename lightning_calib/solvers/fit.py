@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, EnsembleTemperatureScaling
+from lightning_calib.calibrators import Calibrator, EnsembleTemperatureScaling, LinearCalibrator
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers.adam import AdamSolver, adam_batches
 from lightning_calib.solvers.base import Batch, BatchKind, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate
@@ -33,16 +34,18 @@ def fit(
     eps: float = EPS,
     solver: SolverName = "auto",
     collective: Collective = ALONE,
+    reduction: Reduction = "mean",
     **options: Any,
 ) -> Certificate:
     """Fit a calibrator in place on pooled logits and labels.
 
     Args:
-        calibrator: any of the registry. TS, VS, MS, MS_c, DC, CDC and CMS are solved to the optimum by Newton's
+        calibrator: any of the registry. TS, GS, VS, MS, MS_c, DC, CDC and CMS are solved to the optimum by Newton's
             method, ETS by SLSQP, LTS trained by Adam.
         logits: pooled logits ``(B, C, *S)`` or a list of voxels ``(N, C)``; or batches: a list, a ``DataLoader``
             or anything else that can be iterated over again and gives ``(logits, target)``,
-            ``(logits, target, case_ids)`` or a mapping with ``"logits"``, ``"target"`` and perhaps ``"case_id"``.
+            ``(logits, target, case_ids)`` or a mapping with ``"logits"``, ``"target"`` and perhaps ``"case_id"``
+            and ``"features"``.
         target: labels ``(B, *S)`` or ``(N,)``; not with batches.
         ignore_index: label of voxels that do not count.
         lam: strength of the penalty on off-diagonal weights.
@@ -50,6 +53,7 @@ def fit(
         eps: strength of the ridge.
         solver: ``"adam"`` fits any calibrator; the others those that they are made for.
         collective: the processes that share the data, each with batches of its own.
+        reduction: ``mean`` or ``sum`` of the penalty over the experts of a conditional calibrator.
         **options: further arguments of the solver, such as ``max_passes`` (newton) or ``lr`` (adam).
 
     Returns:
@@ -71,6 +75,7 @@ def fit(
         nll, count = mean_nll(calibrator, batches, ignore_index, collective)
         return Certificate("none", True, "nothing to fit", 1, nll, nll, nll, 0.0, count)
     options |= {"lam": lam, "mu": mu, "eps": eps, "ignore_index": ignore_index, "collective": collective}
+    options["reduction"] = reduction
     certificate = make_solver(calibrator, kind, **options).solve(batches)
     for message in certificate.warnings:
         warnings.warn(message, stacklevel=2)
@@ -106,6 +111,7 @@ def make_solver(
     ignore_index: int | None = None,
     collective: Collective = ALONE,
     walk: Walk | None = None,
+    reduction: Reduction = "mean",
     **options: Any,
 ) -> Solver:
     """The object that owns a fit.
@@ -119,17 +125,18 @@ def make_solver(
         ignore_index: label of voxels that do not count.
         collective: the processes that share the data.
         walk: prepares voxels for newton.
+        reduction: ``mean`` or ``sum`` of the penalty over the experts of a conditional calibrator.
         **options: further arguments of the solver's class.
     """
     suited = choose_solver(calibrator)
     kind = suited if solver == "auto" else solver
-    if kind == "newton" and isinstance(calibrator, AffineCalibrator):
+    if kind == "newton" and isinstance(calibrator, LinearCalibrator):
         shared: dict[str, Any] = {"ignore_index": ignore_index, "collective": collective}
-        return NewtonSolver(calibrator, lam, mu, eps, **shared, walk=walk, **options)
+        return NewtonSolver(calibrator, lam, mu, eps, **shared, walk=walk, reduction=reduction, **options)
     if kind == "slsqp" and isinstance(calibrator, EnsembleTemperatureScaling):
         return MixtureSolver(calibrator, ignore_index, collective, **options)
     if kind == "adam":
-        return AdamSolver(calibrator, lam, mu, eps, ignore_index, collective, **options)
+        return AdamSolver(calibrator, lam, mu, eps, ignore_index, collective, reduction=reduction, **options)
     raise ValueError(f"{kind} cannot fit {calibrator.name}; use {suited!r} or 'auto'")
 
 
@@ -164,9 +171,9 @@ class Batches:
 
 
 def unpack(batch: AnyBatch) -> Batch:
-    """Logits, target and case ids of a batch in any of its forms."""
+    """Logits, target, case ids and features of a batch in any of its forms."""
     if isinstance(batch, Mapping):
-        return batch["logits"], batch["target"], batch.get("case_id")
+        return batch["logits"], batch["target"], batch.get("case_id"), batch.get("features")
     logits, target = batch[0], batch[1]
     case_ids: Sequence[str] | None = batch[2] if len(batch) > 2 else None
-    return logits, target, case_ids
+    return logits, target, case_ids, batch[3] if len(batch) > 3 else None

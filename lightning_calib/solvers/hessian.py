@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightning_calib.solvers.model import SampleModel, diagonal_hessian, matrix_hessian
+from lightning_calib.solvers.model import SampleModel
 
 ROUNDING = 1e-12  # relative to the largest entry: curvatures below are noise
 CG_TOLERANCE, CG_STEPS = 0.1, 40
@@ -45,7 +45,8 @@ class DenseHessian:
     def __init__(self, model: SampleModel, theta: Tensor) -> None:
         coordinates = model.coordinates
         eye = torch.eye(coordinates.size, dtype=torch.float64)
-        self.matrix = _data_hessian(model, theta) + model.regularizer.product(eye)
+        data = coordinates.curvature(model.probabilities(theta), model.features, model.weight)
+        self.matrix = data + model.regularizer.product(eye)
         self.damping = 0.0
 
     def product(self, vector: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class ProductHessian:
 
     def __init__(self, model: SampleModel, theta: Tensor) -> None:
         self.model = model
-        self.design = model.design.float()
+        self.design = torch.cat([model.features, torch.ones_like(model.features[:1])]).float()  # (C + 1, k)
         self.probs = model.probabilities(theta).float()
         self.weight = model.weight.float()
         spread = self.probs * (1 - self.probs) * self.weight
@@ -132,15 +133,3 @@ class ProductHessian:
             previous, level = level, residual @ scaled
             direction = scaled + level / previous * direction
         return solution
-
-
-def _data_hessian(model: SampleModel, theta: Tensor) -> Tensor:
-    """Second derivatives of ``f_S`` in the coordinates ``(P, P)``."""
-    coordinates, probs = model.coordinates, model.probabilities(theta)
-    num_classes = coordinates.num_classes
-    if coordinates.diagonal:
-        scales = diagonal_hessian(probs, model.design[:-1], model.weight)
-        return scales[:num_classes, :num_classes].sum().view(1, 1) if coordinates.size == 1 else scales
-    full = matrix_hessian(probs, model.design, model.weight)
-    half = coordinates.pullback(full.flatten(0, 1))  # (C (C + 1), P)
-    return coordinates.pullback(torch.unflatten(half.T, 1, (num_classes, num_classes + 1)))

@@ -115,7 +115,7 @@ class DataObjective(MixtureObjective):
         """Mean over the voxels of all processes."""
         total = torch.zeros(5, dtype=torch.float64)
         voxels = 0
-        for logits, target, _ in self.batches:
+        for logits, target, *_ in self.batches:
             case_ids = ["batch"] * (1 if logits.ndim == 2 else len(logits))
             total, weights = (values.to(sums_device(logits.device)) for values in (total, weights))
             for chunk in self.walk(logits, target, case_ids):

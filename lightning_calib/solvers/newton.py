@@ -1,4 +1,4 @@
-"""Full-batch fits of affine calibrators: one pass over the voxels gives one step of every expert."""
+"""Full-batch fits of linear calibrators: one pass over the voxels gives one step of every expert."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator
+from lightning_calib.calibrators import LinearCalibrator
+from lightning_calib.functional.penalty import Reduction, expert_share
 from lightning_calib.solvers.base import PassSolver, SolverName, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
@@ -29,15 +30,17 @@ TOLERANCE = 1e-6
 RESAMPLE_PASSES, RESAMPLE_FACTOR, NEARLY_DONE = 6, 8, 100
 MAX_PASSES = 200
 
-# Float64 values of the sample's features, over all predicted classes (64 MiB).
+# Float64 values of the sample, over all predicted classes (64 MiB).
 SAMPLE_VALUES = 2**23
 
 
 class NewtonSolver(PassSolver):
-    """Newton's method for TS, VS, MS, MS_c, DC, CDC, CMS_ap and CMS_op as a machine that is fed with passes.
+    """Newton's method for calibrators that are linear in convex coordinates, as a machine that is fed with passes.
 
     Every pass over the data evaluates objective and gradient of each expert at its trial point, exactly; the
-    curvature comes from a sample of voxels that the first pass collects. Voxels are streamed, not kept.
+    curvature comes from a sample of voxels that the first pass collects. Voxels are streamed, not kept. Where a
+    calibrator takes more from the data than its coordinates (the knots of splines), it does so from that sample, and
+    the first pass is for nothing else.
     The fit starts from the calibrator as it is, and the calibrator always holds the best point so far.
 
     Args:
@@ -56,6 +59,7 @@ class NewtonSolver(PassSolver):
         centre: where the ridge pulls to: a calibrator of the same class; the identity by default.
         known: an earlier fit of the same class on the same voxels with the same weights; what its first pass learned
             is taken over.
+        reduction: ``mean`` or ``sum`` of the penalty over experts.
 
     Example:
         >>> from lightning_calib.calibrators import TemperatureScaling
@@ -71,11 +75,11 @@ class NewtonSolver(PassSolver):
     """
 
     name: ClassVar[SolverName] = "newton"
-    calibrator: AffineCalibrator
+    calibrator: LinearCalibrator
 
     def __init__(
         self,
-        calibrator: AffineCalibrator,
+        calibrator: LinearCalibrator,
         lam: float = LAM,
         mu: float = MU,
         eps: float = EPS,
@@ -87,23 +91,25 @@ class NewtonSolver(PassSolver):
         collective: Collective = ALONE,
         walk: Walk | None = None,
         case_weights: Mapping[str, float | Tensor] | None = None,
-        centre: AffineCalibrator | None = None,
+        centre: LinearCalibrator | None = None,
         known: Self | None = None,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(calibrator, ignore_index, collective)
-        self.hyperparameters, self.coordinates = strengths(lam, mu, eps), coordinates_of(calibrator)
+        self.hyperparameters, self.coordinates = strengths(lam, mu, eps, reduction), coordinates_of(calibrator)
         self.max_passes, self.tolerance = max_passes, tolerance
         usual = 10 * calibrator.num_classes if centre is None else 0
         self.min_voxels = usual if min_voxels is None else min_voxels
         self.weights = None if case_weights is None else CaseWeights(case_weights)
         self.walk = Walk(calibrator, ignore_index) if walk is None else walk
         self.sample_size = sample_size or default_sample_size(
-            self.coordinates.num_experts, self.coordinates.size, calibrator.num_classes
+            self.coordinates.num_experts, self.coordinates.size, calibrator.num_classes, self.coordinates.values
         )
         start = self.coordinates.read().clamp(self.coordinates.lower, self.coordinates.upper)
         identity = self.coordinates.identity().expand_as(start)
         centres = identity if centre is None else coordinates_of(centre).read()
-        pulls = [Regularizer.build(self.coordinates, lam, mu, eps, point) for point in centres]
+        share = expert_share(self.coordinates.num_experts, reduction)
+        pulls = [Regularizer.build(self.coordinates, share * lam, share * mu, eps, point) for point in centres]
         self.experts = [ExpertFit(theta, pull) for theta, pull in zip(start, pulls, strict=True)]
         self.counts: Counts | None = None
         self.survey: Survey | None = self._new_survey()
@@ -111,6 +117,7 @@ class NewtonSolver(PassSolver):
         self.history: list[float] = []
         if known is not None:
             self._prepare(known._counts(), known.samples)
+            self._look()
         self._begin_pass()
 
     @property
@@ -129,7 +136,13 @@ class NewtonSolver(PassSolver):
         return max(expert.best.norm for expert in self.experts)
 
     @torch.no_grad()
-    def accumulate(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+    def accumulate(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str] | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         """Add a batch to the sums of the current pass.
 
         Args:
@@ -137,6 +150,7 @@ class NewtonSolver(PassSolver):
             target: labels ``(B, *S)`` or ``(N,)``.
             case_ids: one for each image; they choose the voxels that give the curvature, so that the same cases
                 in other batches give the same fit. Images are numbered where none are given.
+            features: ``(B, F, *S)`` or ``(N, F)``, for calibrators that look at them.
         """
         if self.done:
             raise RuntimeError("the fit has ended; build a new solver for another one")
@@ -145,7 +159,7 @@ class NewtonSolver(PassSolver):
         first_index = 0
         if case_ids is None:
             case_ids, first_index = self._number(logits)
-        for chunk in self.walk(logits, target, case_ids, first_index):
+        for chunk in self.walk(logits, target, case_ids, features, first_index):
             self.sums.add(chunk)
             if self.survey is not None:
                 self.survey.add(chunk)
@@ -153,8 +167,33 @@ class NewtonSolver(PassSolver):
     @torch.no_grad()
     def end_pass(self, val_nll: float | None = None) -> None:
         """Accept or reject each expert's trial point, propose the next."""
+        first = self.counts is None
         if self.survey is not None:
             self._prepare(*self.survey.finish(self.collective))
+        if first and self._look():
+            self.history.append(self._start_value())
+        else:
+            self._step()
+        if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
+            self._finish()
+            return
+        if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
+            self._resample()
+        self._begin_pass()
+
+    def _look(self) -> bool:
+        """Let the calibrator see the sample; True where the gradient of this pass is then no longer its own."""
+        sample = Sample.merge(self.samples)
+        return self.calibrator.look(sample.features, sample.weight)
+
+    def _start_value(self) -> float:
+        """Objective at the start; what the calibrator looks at does not change it."""
+        loss, _ = self.sums.total(self.collective)
+        pulls = [float(expert.regularizer.value_and_gradient(expert.trial)[0]) for expert in self.experts]
+        return float(loss.sum()) / self._counts().mass + sum(pulls)
+
+    def _step(self) -> None:
+        """Take the sums of a pass, and find where the next one looks."""
         mass = self._counts().mass
         loss, gradient = self.sums.total(self.collective)
         for number, expert in enumerate(self.experts):
@@ -167,16 +206,12 @@ class NewtonSolver(PassSolver):
         if self.collective.size > 1:
             self._agree()
         self._write()
-        if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
-            self._finish()
-            return
-        if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
-            self._resample()
-        self._begin_pass()
 
     def progress(self) -> dict[str, float]:
-        """Objective and gradient at the best point; at the end also how long it took."""
-        found = {"objective": self.objective, "gradient_norm": self.gradient_norm}
+        """Objective and, once it is known, gradient at the best point; at the end also how long it took."""
+        found = {"objective": self.objective}
+        if math.isfinite(self.gradient_norm):
+            found["gradient_norm"] = self.gradient_norm
         if self.certificate is not None:
             found |= {"passes": float(self.passes), "converged": float(self.certificate.converged)}
         return found
@@ -191,7 +226,8 @@ class NewtonSolver(PassSolver):
 
     def _resample(self) -> None:
         """Have the next pass draw a larger sample, unless its features would take more than 64 MiB."""
-        larger = min(self.sample_size * RESAMPLE_FACTOR, SAMPLE_VALUES // self.calibrator.num_classes**2)
+        most = SAMPLE_VALUES // (self.calibrator.num_classes * self.coordinates.values)
+        larger = min(self.sample_size * RESAMPLE_FACTOR, most)
         if larger > self.sample_size:
             self.sample_size = larger
             self.survey = self._new_survey()
@@ -199,12 +235,13 @@ class NewtonSolver(PassSolver):
     def _new_survey(self) -> Survey:
         """A survey for the next pass."""
         known = None if self.counts is None else self.counts.cells
-        return Survey(len(self.experts), self.calibrator.num_classes, self.sample_size, known, self.weights)
+        shape = (len(self.experts), self.calibrator.num_classes)
+        return Survey(*shape, self.sample_size, known, self.weights, self.coordinates.width)
 
     def _begin_pass(self) -> None:
         """Empty sums at the trial points."""
         trial = torch.stack([expert.trial for expert in self.experts])
-        self.sums = PassSums(self.coordinates.affine(trial), [expert.active for expert in self.experts], self.weights)
+        self.sums = PassSums(self.coordinates, trial, [expert.active for expert in self.experts], self.weights)
         self.images, self.voxels = 0, 0
 
     def _number(self, logits: Tensor) -> tuple[list[str], int]:
@@ -299,6 +336,7 @@ class NewtonSolver(PassSolver):
             "history": list(self.history),
             "sample_size": self.sample_size,
             "surveying": self.survey is not None,
+            "seen": {name: value.clone() for name, value in self.calibrator.named_buffers()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -311,17 +349,20 @@ class NewtonSolver(PassSolver):
         for expert, values in zip(self.experts, state["experts"], strict=True):
             expert.load_state_dict(values)
         self.history = list(state["history"])
+        for name, value in self.calibrator.named_buffers():
+            value.copy_(state["seen"][name])
         self._write()
         self._begin_pass()
 
 
-def default_sample_size(num_experts: int, size: int, num_classes: int) -> int:
+def default_sample_size(num_experts: int, size: int, num_classes: int, values: int | None = None) -> int:
     """Voxels of each predicted class in the sample: some times the coordinates, within 64 MiB of features.
 
     Args:
         num_experts: ``E``.
         size: coordinates of an expert.
         num_classes: ``C``.
+        values: numbers of a voxel that a step works with; ``C`` by default.
 
     Example:
         >>> default_sample_size(1, 420, 20), default_sample_size(20, 420, 20), default_sample_size(118, 14042, 118)
@@ -330,4 +371,4 @@ def default_sample_size(num_experts: int, size: int, num_classes: int) -> int:
     few = size <= 2 * num_classes  # scales and biases only
     shared = 4096 if few else max(16_384, 4 * size)
     wanted = shared // num_classes if num_experts == 1 else 2048
-    return max(64, min(wanted, SAMPLE_VALUES // num_classes**2))
+    return max(64, min(wanted, SAMPLE_VALUES // (num_classes * (values or num_classes))))

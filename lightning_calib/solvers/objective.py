@@ -1,9 +1,9 @@
 r"""The objective of every fit, differentiable, for solvers that need nothing but gradients.
 
 .. math::
-    \frac1N \sum_v -\log q_{y_v} + \sum_i R(W_i, b_i) + \frac{\varepsilon}{2} |\theta - \theta_{identity}|^2
+    \frac1N \sum_v -\log q_{y_v} + \frac1E \sum_i R(W_i, b_i) + \frac{\varepsilon}{2} |\theta - \theta_{identity}|^2
 
-with ``N`` the voxels that count, over all experts. Without the ridge there is usually no optimum: an absent class
+with ``N`` the voxels that count, over all ``E`` experts. Without the ridge there is usually no optimum: an absent class
 drives its weights to infinity, and directions that softmax cannot see stay undecided.
 """
 
@@ -12,8 +12,16 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator, Calibrator, ConeScaling, TemperatureScaling
+from lightning_calib.calibrators import (
+    AffineCalibrator,
+    BasisCalibrator,
+    Calibrator,
+    ConeScaling,
+    TemperatureScaling,
+)
+from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.devices import sums_device
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 
@@ -21,7 +29,11 @@ LAM, MU, EPS = 1e-3, 1e-3, 1e-8
 
 
 def nll_sum(
-    calibrator: Calibrator, logits: Tensor, target: Tensor, ignore_index: int | None = None
+    calibrator: Calibrator,
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int | None = None,
+    features: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sum of ``-log q_y`` over the voxels that count, and their number.
 
@@ -30,6 +42,7 @@ def nll_sum(
         logits: ``(B, C, *S)``.
         target: labels ``(B, *S)``.
         ignore_index: label of voxels that do not count.
+        features: ``(B, F, *S)``, for calibrators that look at them.
 
     Returns:
         The sum, differentiable, in float64 where the device has it; the number as an integer tensor.
@@ -42,7 +55,8 @@ def nll_sum(
     """
     keep = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     safe = target.where(keep, 0).long()
-    picked = -calibrator(logits).gather(1, safe.unsqueeze(1)).squeeze(1)
+    log_probs = calibrator(logits, *seen_by(calibrator, features))
+    picked = -log_probs.gather(1, safe.unsqueeze(1)).squeeze(1)
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     return torch.where(keep, picked, 0).sum(dtype=wide), keep.sum()
 
@@ -60,9 +74,15 @@ class PooledNLL:
         self.sums = torch.zeros(2, dtype=torch.float64)  # NLL and voxels
 
     @torch.no_grad()
-    def add(self, logits: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
+    def add(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str] | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         """Take a batch."""
-        total, count = nll_sum(self.calibrator, logits, target, self.ignore_index)
+        total, count = nll_sum(self.calibrator, logits, target, self.ignore_index, features)
         device = sums_device(total.device)
         both = torch.stack([total, count.to(total)]).to(device).double()
         self.sums = self.sums.to(device) + both
@@ -83,32 +103,42 @@ def mean_nll(
 ) -> tuple[float, int]:
     """Mean of ``-log q_y`` over the voxels of all batches, and their number."""
     pooled = PooledNLL(calibrator, ignore_index)
-    for logits, target, _ in batches:
-        pooled.add(logits, target)
+    for batch in batches:
+        pooled.add(*batch)
     return pooled.mean(collective)
 
 
 class Regularization:
-    """``sum_i R(W_i, b_i)`` and the ridge of a calibrator as it is when called; knows the identity from the first call.
+    """``mean_i R(W_i, b_i)`` and the ridge of a calibrator when called; knows the identity from the first call on.
 
     Args:
         calibrator: the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
         eps: strength of the ridge.
+        reduction: ``mean`` or ``sum`` of the penalty over experts.
     """
 
-    def __init__(self, calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS) -> None:
-        self.calibrator, self.lam, self.mu, self.eps = calibrator, lam, mu, eps
+    def __init__(
+        self,
+        calibrator: Calibrator,
+        lam: float = LAM,
+        mu: float = MU,
+        eps: float = EPS,
+        reduction: Reduction = "mean",
+    ) -> None:
+        self.calibrator, self.lam, self.mu, self.eps, self.reduction = calibrator, lam, mu, eps, reduction
         self._identity: list[Tensor] = []
 
     def __call__(self) -> Tensor:
         """What is added to the mean NLL."""
-        return self.calibrator.penalty(self.lam, self.mu) + self.ridge()
+        return self.calibrator.penalty(self.lam, self.mu, self.reduction) + self.ridge()
 
     def ridge(self) -> Tensor:
-        """``(eps / 2) |theta - theta_identity|²``; 0 for calibrators that are not affine."""
+        """``(eps / 2) |theta - theta_identity|²``; 0 for calibrators without convex coordinates."""
         calibrator = self.calibrator
+        if isinstance(calibrator, BasisCalibrator):
+            return self.eps / 2 * calibrator.change().square().sum()
         if not isinstance(calibrator, AffineCalibrator):
             return torch.zeros(())
         if isinstance(calibrator, TemperatureScaling):
@@ -126,10 +156,10 @@ class Regularization:
 
 
 def ridge(calibrator: Calibrator, eps: float = EPS) -> Tensor:
-    r"""``(eps / 2) |theta - theta_identity|²`` of affine calibrators, in the coordinates that newton uses.
+    r"""``(eps / 2) |theta - theta_identity|²`` of linear calibrators, in the coordinates that newton uses.
 
-    These are ``1/T`` for TS, the effective ``A`` and bias gaps for CMS, the parameters elsewhere. Calibrators that
-    are not affine have no ridge.
+    These are ``1/T`` for TS, the effective values of what has bounds (CMS, coefficients of a basis), the parameters
+    elsewhere. Other calibrators have no ridge.
 
     Example:
         >>> from lightning_calib.calibrators import MatrixScaling
@@ -139,12 +169,14 @@ def ridge(calibrator: Calibrator, eps: float = EPS) -> Tensor:
     return Regularization(calibrator, eps=eps).ridge()
 
 
-def regularization(calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS) -> Tensor:
-    """``sum_i R(W_i, b_i)`` and the ridge: what is added to the mean NLL.
+def regularization(
+    calibrator: Calibrator, lam: float = LAM, mu: float = MU, eps: float = EPS, reduction: Reduction = "mean"
+) -> Tensor:
+    """``mean_i R(W_i, b_i)`` and the ridge: what is added to the mean NLL.
 
     Example:
         >>> from lightning_calib.calibrators import build
         >>> regularization(build("cms_op", 3)).item()
         0.0
     """
-    return Regularization(calibrator, lam, mu, eps)()
+    return Regularization(calibrator, lam, mu, eps, reduction)()

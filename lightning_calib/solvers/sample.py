@@ -28,7 +28,7 @@ class Sample:
     """Voxels with the weight that each stands for.
 
     Attributes:
-        features: ``x (C, k)``, float64.
+        features: ``x (R, k)``, float64.
         position: place of the label ``(k,)``.
         weight: what a voxel counts, over the probability to be drawn ``(k,)``.
     """
@@ -64,15 +64,16 @@ class Sampler:
     Args:
         num_classes: ``C``, also the number of strata.
         size: voxels to keep of each predicted class.
+        width: features of a voxel, ``R``; ``C`` by default.
     """
 
-    def __init__(self, num_classes: int, size: int) -> None:
-        self.num_classes, self.size = num_classes, size
+    def __init__(self, num_classes: int, size: int, width: int | None = None) -> None:
+        self.num_classes, self.size, self.width = num_classes, size, width or num_classes
         self.limit = torch.full((num_classes,), torch.inf, dtype=torch.float64)  # keys of a stratum beyond are lost
         # Two tables that are overwritten: rows allocated chunk by chunk would be scattered between the freed
         # temporaries of the pass, and keep their pages from being used again.
         self.capacity, self.used = 2 * num_classes * (size + 1), 0
-        self.features = torch.empty(0, num_classes)  # (capacity, C) once the precision is known
+        self.features = torch.empty(0, self.width)  # (capacity, R) once the precision is known
         self.facts = torch.empty(self.capacity, len(FACTS), dtype=torch.float64)
 
     def add(self, chunk: Chunk, stratum: Tensor, weight: Tensor, mass: Tensor | None = None) -> None:
@@ -126,13 +127,13 @@ class Sampler:
 
     def _sample(self, rows: Tensor) -> Sample:
         """Rows of :meth:`finish` as a sample."""
-        features, (position, weight) = rows[:, : self.num_classes], rows[:, self.num_classes : -2].unbind(1)
+        features, (position, weight) = rows[:, : self.width], rows[:, self.width : -2].unbind(1)
         return Sample(features.T.contiguous(), position.long(), weight)
 
     def _store(self, features: Tensor, facts: Tensor) -> None:
         """Append at most half a table of rows, pruning it before it overflows."""
         if len(self.features) == 0:
-            self.features = features.new_empty(self.capacity, self.num_classes)
+            self.features = features.new_empty(self.capacity, self.width)
         if self.used + len(facts) > self.capacity:
             self._prune()
         place = slice(self.used, self.used + len(facts))

@@ -9,7 +9,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from lightning_calib.calibrators import AffineCalibrator
+from lightning_calib.calibrators import LinearCalibrator
+from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.binning import tally
 from lightning_calib.functional.devices import Fetched, chunk_values, free_bytes, one_ahead
 from lightning_calib.functional.voxels import as_images, count_labels, places
@@ -22,13 +23,32 @@ KEPT_BYTES = 3 * 2**29
 
 
 @dataclass(frozen=True)
+class Case:
+    """An image, before it is cut into chunks.
+
+    Attributes:
+        logits: ``(C, N)``.
+        target: labels ``(N,)``.
+        features: ``(F, N)``, where the calibrator looks at them.
+        case_id: its name.
+        voxels: how many count.
+    """
+
+    logits: Tensor
+    target: Tensor
+    features: Tensor | None
+    case_id: str
+    voxels: int
+
+
+@dataclass(frozen=True)
 class Chunk:
-    """Voxels as an affine calibrator sees them, sorted by expert.
+    """Voxels as a linear calibrator sees them, sorted by expert.
 
     Attributes:
         unsorted: logits ``(C, m)`` in the precision of the computation, as they came.
         order: what sorts them by expert ``(m,)``, or ``None`` where there is one expert.
-        features: ``x (C, m)`` in canonical class order.
+        features: ``x (R, m)``; classes in canonical order.
         target: labels ``(m,)``.
         position: place of the label in canonical order ``(m,)``.
         index: place of the voxel in its case ``(m,)``.
@@ -86,12 +106,17 @@ class Walk:
         chunk_values: values in a chunk over all classes; by default what suits the device.
     """
 
-    calibrator: AffineCalibrator
+    calibrator: LinearCalibrator
     ignore_index: int | None = None
     chunk_values: int | None = None
 
     def __call__(
-        self, logits: Tensor, target: Tensor, case_ids: Sequence[str], first_index: int = 0
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str],
+        features: Tensor | None = None,
+        first_index: int = 0,
     ) -> Iterator[Chunk]:
         """Chunks of logits ``(B, C, *S)`` and labels ``(B, *S)``, or of a list of voxels ``(N, C)`` and ``(N,)``.
 
@@ -99,43 +124,52 @@ class Walk:
             logits: pooled logits.
             target: labels.
             case_ids: one for each image; a list of voxels is one image.
+            features: ``(B, F, *S)`` or ``(N, F)``, for calibrators that look at them.
             first_index: index of the first voxel in its case.
         """
         images, labels = as_images(logits, target)
         if len(case_ids) != len(images):
             raise ValueError(f"{len(case_ids)} case ids for {len(images)} images")
-        size = max(1, (self.chunk_values or chunk_values(logits.device, on_cpu=CHUNK_VALUES)) // images.shape[1])
+        extra: Sequence[Tensor | None] = [None] * len(images)
+        if self.calibrator.looks_at == "features" and features is not None:
+            extra = as_images(features, target)[0]  # type: ignore[assignment]  # iterates over its images
+        values = self.chunk_values or chunk_values(logits.device, on_cpu=CHUNK_VALUES)
+        size = max(1, values // self.calibrator.voxel_values)
         parts = [slice(start, start + size) for start in range(0, images.shape[2], size)]
-        for image, label, case_id in zip(images, labels, case_ids, strict=True):
+        for image, label, case_id, more in zip(images, labels, case_ids, extra, strict=True):
             keep = None if self.ignore_index is None else label != self.ignore_index
             counts = count_labels(label, keep, parts, len(image), f"case {case_id!r}")
-            case = (case_id, sum(counts))
+            case = Case(image, label, more, case_id, sum(counts))
             ready = (
-                self._prepare(image[:, part], label[part], first_index + part.start, places(keep, part, count), *case)
+                self._prepare(case, part, first_index + part.start, places(keep, part, count))
                 for part, count in zip(parts, counts, strict=True)
                 if count
             )
             yield from (prepared.ready() for prepared in one_ahead(ready, logits.device))
 
-    def _prepare(
-        self, logits: Tensor, target: Tensor, first: int, keep: Tensor | None, case_id: str, case_voxels: int
-    ) -> Prepared:
-        """The voxels that count: features, label positions, sorted by expert."""
+    def _prepare(self, case: Case, part: slice, first: int, keep: Tensor | None) -> Prepared:
+        """The voxels of a part that count: features, label positions, sorted by expert."""
+        logits, target = case.logits[:, part], case.target[part]
+        more = None if case.features is None else case.features[:, part]
         index = torch.arange(first, first + target.shape[0], device=target.device)
         if keep is not None:
             logits, target, index = logits.index_select(1, keep), target[keep], index[keep]
+            more = None if more is None else more.index_select(1, keep)
         logits, target = logits.to(self.calibrator.compute_dtype(logits)), target.long()
-        view = self.calibrator.inputs(self.calibrator.start(logits.unsqueeze(0)))
+        more = None if more is None else more.to(logits).unsqueeze(0)
+        view = self.calibrator.inputs(self.calibrator.start(logits.unsqueeze(0)), *seen_by(self.calibrator, more))
         features, position = view.features[0], target
         if view.permutation is not None:
             position = _position(view.permutation[0], target)
         if view.expert is None:
             everything = ((0, slice(0, len(target))),)
-            return Prepared(Chunk(logits, None, features, target, position, index, case_id, everything, case_voxels))
+            return Prepared(
+                Chunk(logits, None, features, target, position, index, case.case_id, everything, case.voxels)
+            )
         expert, order = view.expert[0].sort(stable=True)
         # index_select: a fifth of the time of features[:, order]
         columns = (features.index_select(1, order), target[order], position[order], index[order])
-        chunk = Chunk(logits, order, *columns, case_id, (), case_voxels)
+        chunk = Chunk(logits, order, *columns, case.case_id, (), case.voxels)
         return Prepared(chunk, Fetched([tally(expert, self.num_experts)]))
 
     def keeps(self, case_ids: Sequence[str] | None) -> bool:
@@ -145,7 +179,7 @@ class Walk:
     @cached_property
     def num_experts(self) -> int:
         """``E``."""
-        return self.calibrator.assemble()[0].shape[0]
+        return self.calibrator.num_experts
 
 
 @dataclass(frozen=True)
@@ -170,7 +204,12 @@ class KeptWalk(Walk):
     kept: dict[str, list[Chunk]] = field(default_factory=dict)
 
     def __call__(
-        self, logits: Tensor, target: Tensor, case_ids: Sequence[str], first_index: int = 0
+        self,
+        logits: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str],
+        features: Tensor | None = None,
+        first_index: int = 0,
     ) -> Iterator[Chunk]:
         """Chunks of a whole case, from memory where they are kept."""
         if len(case_ids) > 1 or first_index:
@@ -180,7 +219,7 @@ class KeptWalk(Walk):
                 yield from self.kept[case_id]
                 continue
             chunks = []
-            for chunk in super().__call__(logits, target, case_ids):
+            for chunk in super().__call__(logits, target, case_ids, features):
                 chunks.append(chunk)
                 yield chunk
             if self.used() + sum(chunk.nbytes for chunk in chunks) <= self._most(logits.device):

@@ -65,6 +65,7 @@ class Survey:
         sample_size: voxels to keep of each predicted class.
         known: ``cells`` of an earlier survey; voxels that may be of a class with few are then drawn more often.
         weights: what voxels count; 1 by default.
+        width: numbers that are kept of a voxel; ``C`` by default.
     """
 
     def __init__(
@@ -74,13 +75,14 @@ class Survey:
         sample_size: int,
         known: Tensor | None = None,
         weights: CaseWeights | None = None,
+        width: int | None = None,
     ) -> None:
         self.shape, self.weights = (num_experts, num_classes), weights
         self.rarity: Tensor | None = None  # (E, C): 1 for a class with a fair share of the expert's voxels
         if known is not None:
             self.rarity = known.sum(1, keepdim=True) / (num_classes * known.clamp(min=1))
         self.sums = torch.zeros(num_experts * num_classes + num_experts + 2, dtype=torch.float64)
-        self.sampler = Sampler(num_classes, sample_size)
+        self.sampler = Sampler(num_classes, sample_size, width)
 
     def add(self, chunk: Chunk) -> None:
         """Add the voxels of a chunk."""

@@ -14,6 +14,7 @@ from torch.utils.data import DistributedSampler
 
 from lightning_calib.calibrators import Calibrator, Identity, build
 from lightning_calib.functional.devices import ahead
+from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers import AdamSolver, Certificate, PassSolver, Solver, SolverName, choose_solver, make_solver
 from lightning_calib.solvers.adam import check_rates
 from lightning_calib.solvers.base import Batch as SolverBatch
@@ -21,7 +22,7 @@ from lightning_calib.solvers.base import BatchKind
 from lightning_calib.solvers.fit import AnyBatch, batch_kind, unpack
 from lightning_calib.solvers.objective import EPS, LAM, MU, PooledNLL
 from lightning_calib.solvers.stream import Walk
-from lightning_calib.solvers.sums import AffineNLL, pooled_nll
+from lightning_calib.solvers.sums import LinearNLL, pooled_nll
 from lightning_calib.tasks.collective import StrategyCollective
 
 Batch = dict[str, Any]
@@ -90,6 +91,7 @@ class CalibrationTask(LightningModule):
         start: parameters to start from.
         walk: prepared voxels for newton and its NLL on ``val``, see ``KeptWalk``.
         val_every_pass: judge newton on ``val`` after every pass; otherwise at the end only.
+        reduction: ``mean`` or ``sum`` of the penalty over the experts of a conditional calibrator.
 
     Attributes:
         machine: the solver, once a fit has begun.
@@ -121,6 +123,7 @@ class CalibrationTask(LightningModule):
         start: dict[str, Tensor] | None = None,
         walk: Walk | None = None,
         val_every_pass: bool = True,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
         check_rates(lr, patience, weight_decay)
@@ -133,6 +136,7 @@ class CalibrationTask(LightningModule):
         self.ignore_index, self.val_every_pass = ignore_index, val_every_pass
         self.solver: SolverName = choose_solver(self.calibrator) if solver == "auto" else solver
         self.options: dict[str, Any] = {"lam": lam, "mu": mu, "eps": eps, "ignore_index": ignore_index, "walk": walk}
+        self.options["reduction"] = reduction
         if self.solver == "adam":
             self.options |= {"lr": lr, "patience": patience, "weight_decay": weight_decay, "max_epochs": max_epochs}
         self.machine: Solver | None = None
@@ -203,7 +207,7 @@ class CalibrationTask(LightningModule):
         """Empty sums."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         skipped = fitting and not (self.val_every_pass or isinstance(self.machine, AdamSolver) or self.certificate)
-        self._val: list[PooledNLL | AffineNLL] = []
+        self._val: list[PooledNLL | LinearNLL] = []
         if not skipped:
             self._val.append(pooled_nll(self.calibrator, self.ignore_index, self.options["walk"]))
         if not skipped and math.isnan(self.identity_nll):

@@ -24,6 +24,7 @@ COUNTS = {
     "cdc": lambda c: (c**2 * (c + 1), c * (c**2 - 1)),
     "cms_ap": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
     "cms_op": lambda c: (c * (c**2 + 1), c**2 * (c - 1)),
+    "gs": lambda c: (6 * c, 6 * c),
     "bias_only": lambda c: (c, c),
     "squeezed": lambda c: (1, 1),
     "order_stack": lambda c: (3 + 1 + c * (c**2 + 1), 2 + 1 + c**2 * (c - 1)),
@@ -155,6 +156,26 @@ def test_cms_against_the_oracle(name, seed, kind):
     torch.testing.assert_close(calibrator(logits), expected, rtol=1e-8, atol=1e-8)
 
 
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
+def test_gap_splines_against_the_oracle(seed, kind):
+    calibrator = randomized("gs", 4, seed, dtype=torch.float64)
+    calibrator.knots.copy_(torch.tensor(np.random.default_rng(seed).exponential(3.0, 5)).cumsum(0))
+    calibrator.project_()
+    logits = hard_logits(seed, kind, 4, torch.float64)
+    slopes, knots = calibrator.coefficients.detach().numpy(), calibrator.knots.numpy()
+    expected = voxelwise(lambda z: oracle.gap_splines(z, slopes, knots), logits)
+    torch.testing.assert_close(calibrator(logits), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
+def test_gap_splines_are_the_identity_at_first_whatever_the_knots(seed, kind):
+    calibrator, logits = build("gs", 5), hard_logits(seed, kind, 5)
+    calibrator.knots.copy_(torch.rand(5, generator=torch.Generator().manual_seed(seed)).cumsum(0))
+    assert torch.equal(calibrator(logits), build("identity", 5)(logits))
+
+
 @pytest.mark.parametrize("name", ["cms_ap", "cms_op"])
 def test_first_row_and_first_bias_matter_to_the_penalty_only(name):
     calibrator, logits = build(name, 4), hard_logits(1, "normal", 4)
@@ -173,11 +194,13 @@ def test_first_row_and_first_bias_matter_to_the_penalty_only(name):
 def test_penalty_is_the_papers(name, seed):
     calibrator = randomized(name, 3, seed, dtype=torch.float64)
     weights, biases = (tensor.detach().numpy() for tensor in calibrator.assemble())
-    expected = 0.0
+    expected = []
     for w, b in zip(weights, biases, strict=True):
         off = sum(w[i, j] ** 2 for i in range(3) for j in range(3) if i != j)
-        expected += 0.7 / 6 * off + 0.2 / 3 * sum(b**2)
-    assert float(calibrator.penalty(0.7, 0.2).detach()) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+        expected.append(0.7 / 6 * off + 0.2 / 3 * sum(b**2))
+    mean, total = sum(expected) / len(expected), sum(expected)
+    assert float(calibrator.penalty(0.7, 0.2).detach()) == pytest.approx(mean, rel=1e-12, abs=1e-15)
+    assert float(calibrator.penalty(0.7, 0.2, "sum").detach()) == pytest.approx(total, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -67,7 +67,9 @@ def test_our_names_are_those_of_the_classes():
 def test_what_suits_our_calibrators():
     facts = {cls.name: (cls.looks_at, cls.solver, cls.searched) for cls in CALIBRATORS.values()}
     local = ("neighbourhood", "adam", ("weight_decay",))
-    exact = {name: ("voxel", "newton", ()) for name in ("ts", "vs", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")}
+    exact = {
+        name: ("voxel", "newton", ()) for name in ("ts", "gs", "vs", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")
+    }
     others = {"identity": ("voxel", "adam", ()), "ets": ("voxel", "slsqp", ()), "lts": local, "lts_ti": local}
     assert facts == exact | others | {"stack": ("voxel", "stacking", ())}
 

@@ -76,6 +76,7 @@ def test_facts_match_the_table():
         "cdc": (True, None),
         "cms_ap": (True, "argmax"),
         "cms_op": (True, "order"),
+        "gs": (True, "order"),
         "stack": (False, None),  # of all stacks; each instance says more
     }
 

@@ -73,6 +73,7 @@ def assert_same(found, calibrator, pooled, where=None):
         ("ets", 3, torch.float16),
         ("lts", 2, torch.float32),
         ("cdc", 2, torch.float32),
+        ("gs", 3, torch.float16),
         ("stack", 2, torch.float16),
     ],
 )

@@ -7,6 +7,7 @@ from lightning_calib.experiment.cost import Cost, cost_of, modelled, pending
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.rates import CalibratorRates, Rates, measure
 from lightning_calib.experiment.schedule import finish_time
+from lightning_calib.experiment.selection_jobs import SelectionJob
 from lightning_calib.experiment.workload import PASSES, Extent, Model
 from lightning_calib.solvers.stream import KEPT_BYTES
 from tests.experiment.settings import run_small, small_experiment
@@ -97,6 +98,17 @@ def test_evaluations_are_cut_into_shards():
     assert [len(tasks) for tasks in piece.rounds] == [10, 1]
     assert piece.seconds == pytest.approx(2.0 + (2e-6 + 5e-6) * large.test)
     assert sum(piece.rounds[0]) == pytest.approx(10 * 2.0 + (2e-6 + 5e-6) * large.test)
+
+
+def test_a_selection_costs_its_cross_fits_and_one_fit_on_all_voxels():
+    small = Extent(3, 10**6, 1e5, 1e5, 4e5, {}, 0)
+    made, passes = model(["ts(z)"], extent=small), PASSES["ts"]
+    (ours,) = modelled(made, [], [], [SelectionJob(0)]).pieces
+    crossfits = 4 * 2e5 * (10 * passes.trial * 3e-6 + 4e-6)  # four finite strengths, ten folds
+    rest = 2e5 * (2e-6 + passes.first * 3e-6) + 2 * 5e-6 * 4e5 + 2.0
+    assert (ours.stage, ours.seconds) == ("selection", pytest.approx(crossfits + rest))
+    (all_cases,) = modelled(made, [], [], [SelectionJob(None)]).pieces
+    assert all_cases.seconds < 3 * ours.seconds  # six times the voxels, but cross-fits see a sample
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 15.0), (2, 9.0), (3, 9.0), (4, 9.0), (50, 9.0)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_calib.calibrators import load_calibrator
+from lightning_calib.calibrators import OrderPreservingScaling, load_calibrator
 from lightning_calib.executors.base import Executor, Outcome, attempt
 from lightning_calib.experiment import evaluation_jobs, fit_jobs, layout
 from lightning_calib.experiment.parts import PoolJob, ShardJob, TrialJob
@@ -220,6 +220,13 @@ def test_another_store_is_other_work(small_outputs, tmp_path):
     other = write_outputs(tmp_path / "outputs", cases=12, seed=1).path
     job = FitJob(0, "ts(z)")
     assert small_experiment(small_outputs).fit_hash(job) != small_experiment(other).fit_hash(job)
+
+
+def test_fits_whose_penalty_was_a_sum_over_experts_are_made_again(small_outputs, monkeypatch):
+    experiment, jobs = small_experiment(small_outputs), [FitJob(0, "ts(z)"), FitJob(0, "cms_op(z)")]
+    now = [experiment.fit_hash(job) for job in jobs]
+    monkeypatch.setattr(OrderPreservingScaling, "conditional", False)  # what earlier versions hashed
+    assert [experiment.fit_hash(job) == found for job, found in zip(jobs, now, strict=True)] == [True, False]
 
 
 def test_seeds_are_the_tasks_own():

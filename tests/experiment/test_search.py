@@ -27,7 +27,7 @@ from lightning_calib.experiment.trials import KeptTrials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, mean_nll
 from lightning_calib.solvers.stream import KeptWalk
-from lightning_calib.solvers.sums import AffineNLL
+from lightning_calib.solvers.sums import LinearNLL
 from tests.stores import write_store
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def test_kept_voxels_change_nothing(store, name):
     half = KeptWalk(bounded, 255, memory=20_000)
     for calibrator, walk in ((kept, KeptWalk(kept, 255)), (bounded, half)):
         for _ in range(2):
-            pooled = AffineNLL(plain, walk)
+            pooled = LinearNLL(plain, walk)
             for batch in data.batches("val"):
                 pooled.add(*batch)
             assert pooled.mean()[0] == pytest.approx(pooled_nll(plain, data), abs=1e-6)

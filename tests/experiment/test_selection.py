@@ -9,6 +9,7 @@ import torch
 
 from lightning_calib.calibrators import build
 from lightning_calib.experiment.crossfit import CrossFitter
+from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.folds import FoldedVoxels, choose_level, draw, group_weights, inclusion, make_folds
 from lightning_calib.experiment.group_fit import GroupFitter
 from lightning_calib.experiment.held_out import held_out_table
@@ -66,6 +67,25 @@ def test_a_temperature_that_all_groups_share_is_found(found):
     assert 5 < interval.effective_groups <= 6
 
 
+def test_a_margin_that_is_bent_alike_in_all_groups_is_straightened(tmp_path):
+    groups = {f"case{n}": f"g{n // 2}" for n in range(12)}
+    writer = OutputWriter(tmp_path / "outputs", "toy", ["a", "b", "c"], 2, [Member("0")], groups=groups)
+    for number, case_id in enumerate(groups):
+        generator = torch.Generator().manual_seed(number)
+        truth = 2 * torch.randn(3, 24, 24, generator=generator)
+        target = (truth - torch.empty_like(truth).exponential_(generator=generator).log()).argmax(0)
+        gaps = truth.amax(0) - truth
+        writer.write(case_id, -(gaps + 3 * (gaps - 2).relu())[None], target)  # from 2 on four times too large
+    writer.finish()
+    store = OutputStore(tmp_path / "outputs")
+    found = select_by_groups(store, store.case_ids, groups, ["identity(p)", "ts(p)", "gs(p)"])
+    assert found.pipeline == "gs(p)"
+    assert [rung.accepted for rung in found.rungs] == [True, True]
+    low, high = found.calibrator.coefficients[:, 0], found.calibrator.coefficients[:, -1]
+    assert (low > 0.7).all()
+    assert (high < 0.5).all()
+
+
 def test_a_selection_is_json_and_the_same_again(agreeing, found):
     store, groups = agreeing
     read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -99,11 +119,12 @@ def test_infinity_is_exactly_the_simpler_candidate(agreeing):
     store, groups = agreeing
     folded = FoldedVoxels(StoredCases(store), store.case_ids, groups)
     fitter = CrossFitter(folded, 3)
-    identity, scaling, richer = (fitter(name).losses for name in CANDIDATES)
+    identity, scaling = (fitter(name).losses for name in ("identity(p)", "ts(p)"))
     assert np.array_equal(scaling[0], identity[0])
-    assert np.array_equal(richer[0], scaling[-1])
-    strong = np.abs(richer[1] - scaling[-1]).max()
-    assert 0 < strong < np.abs(richer[-1] - scaling[-1]).max()
+    for richer in (fitter(name).losses for name in ("gs(p)", "cms_op(p)")):
+        assert np.array_equal(richer[0], scaling[-1])
+        strong = np.abs(richer[1] - scaling[-1]).max()
+        assert 0 < strong < np.abs(richer[-1] - scaling[-1]).max()
     everything = GroupFitter(StoredCases(store), store.case_ids, groups)
     (at_infinity, _), (scaled, _) = everything("cms_op(p)", math.inf), everything("ts(p)", 0.0)
     assert torch.equal(at_infinity.log_temperature, scaled.log_temperature)
@@ -137,13 +158,15 @@ def test_a_sample_of_voxels_judges_as_all_of_them_do(agreeing):
     assert whole[0] == pytest.approx(part[0], abs=0.1)
 
 
-def test_samples_for_stacking_are_one_table(found):
-    sample = found.samples["p"]
+def test_samples_for_stacking_are_one_table(agreeing):
+    store, groups = agreeing
+    evidence = Evidence(store, store.case_ids, groups, CANDIDATES)
+    sample = evidence.sample("p", {"cms_op(p)": 1.0}, CANDIDATES)
     assert sample.pipelines == tuple(CANDIDATES)
     assert sample.log_q.dtype == np.float32
     assert sample.log_q.shape == (3, len(sample.weights)) == (3, len(sample.group))
     assert sample.weights.sum() == pytest.approx(1)
-    reference = found.held_out.paths[0].nll[-1].mean()
+    reference = evidence.table.paths[0].nll[-1].mean()
     assert -(sample.log_q[0] * sample.weights).sum() == pytest.approx(reference, abs=1e-6)
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_calib.calibrators import load_calibrator
+from lightning_calib.calibrators import PipelineName, Stack, load_calibrator
+from lightning_calib.deployment.refit import refit
 from lightning_calib.experiment import layout, selection_jobs
 from lightning_calib.experiment.evidence import Evidence
+from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.selection import choose, select_by_groups
 from lightning_calib.experiment.selection_jobs import SelectionJob, group_level, pending_selections, selection_hash
 from lightning_calib.experiment.selection_records import read_selection
@@ -54,6 +56,23 @@ def test_one_cross_fit_gives_what_several_would(outputs):
     alone = select_by_groups(outputs, outputs.case_ids, outputs.groups, few)
     assert choose(shared, few).to_dict() == alone.to_dict()
     assert len(choose(shared, [*few, "dc(p)"]).rungs) == 2
+
+
+def test_a_stack_is_a_pipeline_of_a_run(outputs, tmp_path):
+    results = run_grouped(outputs.path, tmp_path / "calibration", pipelines="identity(p),ts(p),stack(p)", cal=0.6)
+    assert results.failures == []
+    record = results.fit(0, "stack(p)")
+    assert sum(part["weight"] for part in record.certificate["parts"].values()) == pytest.approx(1)
+    assert record.val_nll < record.identity_val_nll
+    stack, scores = results.calibrator(0, "stack(p)"), results.cases_of(0, "stack(p)")
+    assert isinstance(stack, Stack)
+    assert stack.preserves == "order"
+    assert all(row.score("flip") == 0 for row in scores)
+    assert [rung["pipeline"] for rung in results.selection().choices["order"]["rungs"]] == ["ts(p)", "stack(p)"]
+    again, facts = refit(results, outputs, PipelineName.parse("stack(p)"))
+    assert facts["certificate"]["solver"] == "stacking"
+    assert isinstance(again, Stack)
+    assert facts["nll"] < facts["identity_nll"]
 
 
 def test_workers_do_not_change_a_byte(outputs, run, tmp_path):
@@ -127,6 +146,18 @@ def test_groups_that_the_partition_tears_apart_are_told(tmp_path):
     assert record.level == "site"
     assert not record.unseen
     assert set(record.test_groups.values()) <= {f"g{number:02d}" for number in range(6)}
+
+
+def test_groups_are_the_default_where_there_are_any(outputs, tmp_path):
+    assert Experiment(outputs).by_groups
+    assert Experiment(outputs).keeps_groups
+    assert not Experiment(outputs, group_level="site").keeps_groups  # that level stays whole as it is
+    assert not Experiment(outputs, selection="paper").by_groups
+    single = write_store(tmp_path / "outputs")
+    assert not single.group_levels
+    assert not Experiment(single).by_groups
+    assert Experiment(single, selection="groups").by_groups
+    assert Experiment(single).describe()["selection"] == "paper"
 
 
 def test_the_paper_selects_nothing_by_groups(outputs, tmp_path):

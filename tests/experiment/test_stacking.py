@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import PipelineName, load_calibrator, save_calibrator
+from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.held_out import HeldOutSample
-from lightning_calib.experiment.selection import select_by_groups
-from lightning_calib.experiment.stacking import keeping, nll_without_each, stack_by_groups
+from lightning_calib.experiment.selection import choose
+from lightning_calib.experiment.stacking import nll_without_each, stack_by_groups, stacks_among, with_parts
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import mean_nll
 from tests.experiment.test_selection import write
@@ -19,16 +20,14 @@ from tests.experiment.test_selection import write
 def divided(tmp_path_factory):
     """Groups of which half are overconfident: no single temperature suits them, a mixture may."""
     store, groups = write(tmp_path_factory.mktemp("divided") / "outputs", [4.0, 1.0, 4.0, 1.0, 4.0, 1.0])
-    found = select_by_groups(store, store.case_ids, groups, ["identity(p)", "ts(p)", "dc(p)"])
-    return store, groups, found
+    return store, Evidence(store, store.case_ids, groups, ["identity(p)", "ts(p)", "dc(p)"])
 
 
-def test_a_stack_of_the_selection(divided, tmp_path):
-    store, groups, found = divided
-    cases = StoredCases(store, "p")
-    stacked = stack_by_groups(cases, store.case_ids, groups, found.samples["p"])
+def test_a_stack_of_all_candidates(divided, tmp_path):
+    store, evidence = divided
+    stacked = stack_by_groups(evidence, "p", keep=None)
     assert stacked.pipeline == "stack(p)"
-    assert stacked.parts[0] == "identity(p)"
+    assert stacked.parts == ("identity(p)", "ts(p)", "dc(p)")
     assert sum(stacked.weights.weights) == pytest.approx(1)
     used = [PipelineName.parse(n).calibrator for n, w in zip(stacked.parts, stacked.weights.weights, strict=True) if w]
     assert [part.name for part in stacked.calibrator.parts] == used
@@ -37,20 +36,43 @@ def test_a_stack_of_the_selection(divided, tmp_path):
     )
     assert stacked.weights.nll <= min(stacked.weights.part_nll) + 1e-9  # the sample's own optimum
     assert stacked.weights.nll <= stacked.nll.mean() + 1e-9  # which others have not seen
+    cases = StoredCases(store, "p")
     batches = [(cases.pooled(i)[None], cases.target(i)[None], None) for i in store.case_ids]
-    nll = [mean_nll(each, batches, cases.ignore_index)[0] for each in (stacked.calibrator, found.calibrator)]
-    assert nll[0] < nll[1] + 0.02
+    alone = [evidence.fit(name, strength)[0] for name, strength in zip(stacked.parts, stacked.strengths, strict=True)]
+    nll, *others = (mean_nll(each, batches, cases.ignore_index)[0] for each in (stacked.calibrator, *alone))
+    assert nll < min(others) + 0.02
     save_calibrator(tmp_path / "stack.safetensors", stacked.calibrator)
     logits = batches[0][0]
     assert torch.equal(load_calibrator(tmp_path / "stack.safetensors")(logits), stacked.calibrator(logits))
 
 
-def test_a_stack_that_keeps_the_order_and_a_part_of_the_identity(divided):
-    store, groups, found = divided
-    stacked = stack_by_groups(StoredCases(store), store.case_ids, groups, found.samples["p"], "order", floor=0.5)
+def test_a_stack_keeps_the_order_and_a_part_of_the_identity(divided):
+    stacked = stack_by_groups(divided[1], "p", floor=0.5)
     assert stacked.parts == ("identity(p)", "ts(p)")
     assert stacked.calibrator.preserves == "order"
     assert stacked.calibrator.excess_bound <= math.log(2) + 1e-6
+
+
+def test_a_stack_at_the_top_of_the_ladder(divided):
+    _, evidence = divided
+    stacks = stacks_among(evidence, ["ts(p)", "stack(p)"])
+    found = choose(evidence, ["ts(p)"], stacks, alpha=0.999)  # nearly everything is accepted
+    assert [rung.pipeline for rung in found.rungs] == ["ts(p)", "stack(p)"]
+    assert found.pipeline == "stack(p)"
+    assert found.calibrator is stacks[0].calibrator
+    assert sum(part["weight"] for part in found.certificate["parts"].values()) == pytest.approx(1)
+    np.testing.assert_array_equal(found.held_out.paths[-1].nll[0], stacks[0].nll)
+
+
+def test_pipelines_to_cross_fit():
+    assert with_parts(["dc(p)", "stack(z)"]) == ("dc(p)", "identity(z)", "ts(z)", "gs(z)", "cms_op(z)")
+
+
+def test_too_few_groups_give_the_identity(tmp_path):
+    store, groups = write(tmp_path / "outputs", [4.0, 1.0])
+    stacked = stack_by_groups(Evidence(store, store.case_ids, groups, ["ts(p)"]), "p")
+    assert stacked.calibrator.excess_bound == 0
+    assert stacked.certificate["parts"] == {"identity(p)": {"strength": "0", "weight": 1.0}}
 
 
 def sample(log_q, group, pipelines=("identity(p)", "ts(p)")):
@@ -64,8 +86,3 @@ def test_each_group_is_judged_by_weights_of_the_others():
     certain, doubtful = np.log([0.9, 0.9, 0.1, 0.1]), np.log([0.5, 0.5, 0.6, 0.6])
     found = nll_without_each(sample([doubtful, certain], [0, 0, 1, 1]))
     np.testing.assert_allclose(found, [-np.log(0.5), -np.log(0.1)], atol=1e-6)  # the other group's favourite loses
-
-
-def test_the_identity_must_come_first():
-    with pytest.raises(ValueError, match=r"the identity, got ts\(p\)"):
-        keeping(sample(np.zeros((2, 3)), [0, 0, 0], ("ts(p)", "identity(p)")), None)

@@ -56,6 +56,18 @@ def cone_scaling(z, inner, first_row, bias_gaps, bias_first, cone):
     return result
 
 
+def gap_splines(z, slopes, knots):
+    """One voxel: the predicted class has a slope for every stretch of the gap between knots."""
+    z = np.asarray(z, dtype=np.float64)
+    own, edges = slopes[int(np.argmax(z))], [0.0, *knots, np.inf]
+    scores = np.zeros(len(z))
+    for k, gap in enumerate(z.max() - z):
+        for slope, low, high in zip(own, edges[:-1], edges[1:], strict=True):
+            if gap > low:
+                scores[k] -= slope * (min(gap, high) - low)
+    return log_softmax(scores)
+
+
 def ensemble_temperature(z, temperature, weights):
     z = np.asarray(z, dtype=np.float64)
     tempered, original = np.exp(log_softmax(z / temperature)), np.exp(log_softmax(z))

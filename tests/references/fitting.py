@@ -1,5 +1,7 @@
 """Slow fits of affine calibrators in numpy and scipy, written from the formulas alone."""
 
+from itertools import pairwise
+
 import numpy as np
 from scipy.optimize import minimize
 
@@ -73,9 +75,12 @@ def identity(name, c):
 
 
 class Problem:
-    """Objective and gradient of a fit on logits (n, C) and labels (n,), with weights (n,) and a centre (P,)."""
+    """Objective and gradient of a fit on logits (n, C) and labels (n,), with weights (n,) and a centre (P,).
 
-    def __init__(self, name, logits, target, lam, mu, eps, weights=None, centre=None):
+    The penalty is the mean over experts, or their sum.
+    """
+
+    def __init__(self, name, logits, target, lam, mu, eps, weights=None, centre=None, reduction="mean"):
         self.name, self.c = name, logits.shape[1]
         self.lam, self.mu, self.eps = lam, mu, eps
         self.order = order_of(logits, name)
@@ -97,6 +102,7 @@ class Problem:
         self.strength = np.full((self.c, self.c + 1), lam / (self.c * (self.c - 1)))
         self.strength[np.arange(self.c), np.arange(self.c)] = 0
         self.strength[:, self.c] = mu / self.c
+        self.strength /= self.experts if reduction == "mean" else 1
 
     def value(self, flat, gradient=False):
         total, slopes = 0.0, []
@@ -121,6 +127,46 @@ class Problem:
         for _ in range(4):
             result = minimize(
                 self.value, point, args=(True,), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+            )
+            point = result.x
+        return result.fun
+
+
+class SplineProblem:
+    """Objective and gradient of gap splines on logits (n, C) and labels (n,), with weights (n,) and a centre."""
+
+    def __init__(self, logits, target, knots, eps, weights=None, centre=1.0):
+        self.eps, self.centre, self.c = eps, centre, logits.shape[1]
+        weights = np.ones(len(logits)) if weights is None else weights
+        self.target, self.expert, self.weights = target, logits.argmax(1), weights / weights.sum()
+        edges = np.array([0.0, *knots, np.inf])
+        gaps = logits.max(1, keepdims=True) - logits
+        self.hinges = np.stack([np.clip(gaps, low, high) - low for low, high in pairwise(edges)])  # (K, n, C)
+
+    def value(self, flat, gradient=False):
+        total, slopes = 0.0, []
+        for number, vector in enumerate(flat.reshape(self.c, -1)):
+            own = self.expert == number
+            hinges, rows = self.hinges[:, own], np.arange(own.sum())
+            log_probs = log_softmax(-np.tensordot(vector, hinges, 1))
+            total -= (log_probs[rows, self.target[own]] * self.weights[own]).sum()
+            total += self.eps / 2 * ((vector - self.centre) ** 2).sum()
+            residual = np.exp(log_probs)
+            residual[rows, self.target[own]] -= 1
+            data = -(hinges * (residual * self.weights[own, None])).sum((1, 2))
+            slopes.append(data + self.eps * (vector - self.centre))
+        return (total, np.concatenate(slopes)) if gradient else total
+
+    def solve(self):
+        """Minimum by L-BFGS-B, restarted until it no longer moves."""
+        point, options = np.ones(self.c * len(self.hinges)), {"maxiter": 20000, "ftol": 1e-16, "gtol": 1e-10}
+        for _ in range(4):
+            result = minimize(
+                *(self.value, point, (True,)),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=[(1e-3, 1e3)] * len(point),
+                options=options,
             )
             point = result.x
         return result.fun

@@ -160,6 +160,9 @@ def test_bad_input_is_refused_with_the_reason():
         bad(target=target[:, :5])
     with pytest.raises(ValueError, match="lam must be a finite number"):
         bad(lam=-1.0)
+    for solver in ("newton", "adam"):
+        with pytest.raises(ValueError, match="'mean' or their 'sum', got reduction='median'"):
+            bad(reduction="median", solver=solver)
     with pytest.raises(ValueError, match="slsqp cannot fit ms"):
         bad(solver="slsqp")
     with pytest.raises(TypeError, match="can be read once"):

@@ -15,9 +15,9 @@ AFFINE = ["ts", "vs", "ms", "ms_c", "dc"]
 EXPERTS = ["cdc", "cms_ap", "cms_op"]
 
 
-def problem(name, logits, target, lam=1e-3, mu=1e-3, eps=1e-8):
+def problem(name, logits, target, lam=1e-3, mu=1e-3, eps=1e-8, reduction="mean"):
     voxels = logits.movedim(1, -1).flatten(0, -2).numpy()
-    return Problem(name, voxels, target.flatten().numpy(), lam, mu, eps)
+    return Problem(name, voxels, target.flatten().numpy(), lam, mu, eps, reduction=reduction)
 
 
 @pytest.mark.parametrize("name", AFFINE + EXPERTS)
@@ -58,6 +58,20 @@ def test_strong_and_zero_regularisation_reach_the_optimum(name):
         assert abs(certificate.objective - problem(name, logits, target, lam, mu).solve()) < 1e-6
 
 
+@pytest.mark.parametrize("name", ["ms", "cdc", "cms_ap"])
+def test_the_sum_over_experts_on_request(name):
+    logits, target = confused(num_classes=3, count=2, size=24, seed=5)
+    strong = {"lam": 0.1, "mu": 0.1}
+    mean, total = (fit(fresh(name, 3), logits, target, **strong, reduction=kind) for kind in ("mean", "sum"))
+    oracle = problem(name, logits, target, **strong, reduction="sum")
+    assert abs(total.objective - oracle.solve()) < 1e-6
+    assert (mean.hyperparameters["reduction"], total.hyperparameters["reduction"]) == ("mean", "sum")
+    if name == "ms":  # one expert: the mean is the sum
+        assert total.objective == mean.objective
+    else:
+        assert total.objective > mean.objective + 1e-3
+
+
 @pytest.mark.parametrize("name", ["ts", "ms", "cms_ap"])
 def test_adam_approaches_from_above(name):
     logits, target = confused(num_classes=3, count=1, size=24)
@@ -81,7 +95,7 @@ def test_known_map_is_recovered_as_log_probs(name):
         assert (found(logits).exp() - expected.exp()).abs().mean() < 0.004
 
 
-@pytest.mark.parametrize("name", AFFINE + EXPERTS)
+@pytest.mark.parametrize("name", [*AFFINE, *EXPERTS, "gs"])
 def test_never_loses_to_the_identity(name):
     logits, _ = confused(num_classes=3, count=1, size=24)
     target = draw(logits.log_softmax(1), 9)  # calibrated as it is
@@ -111,7 +125,7 @@ def test_limits_of_strong_regularisation(name):
         assert not torch.allclose(diagonal, torch.ones_like(diagonal), atol=0.05)
 
 
-@pytest.mark.parametrize("name", ["ts", "cms_ap", "cms_op"])
+@pytest.mark.parametrize("name", ["ts", "gs", "cms_ap", "cms_op"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_preserving_fits_flip_nothing(name, dtype):
     for seed in range(3):
@@ -127,7 +141,7 @@ def test_preserving_fits_flip_nothing(name, dtype):
 
 def test_objective_is_what_adam_minimises():
     logits, target = confused(num_classes=3, count=1, size=16)
-    for name in ("ts", "vs", "ms_c", "cdc", "cms_op"):
+    for name in ("ts", "gs", "vs", "ms_c", "cdc", "cms_op"):
         calibrator = fresh(name, 3)
         certificate = fit(calibrator, logits, target, eps=0.1)
         nll = torch.nn.functional.nll_loss(calibrator(logits), target).detach()

@@ -15,7 +15,7 @@ from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.survey import Survey
 from tests.solvers.synthetic import confused, fresh
 
-NAMES = ["ts", "ms", "cdc", "cms_op"]
+NAMES = ["ts", "ms", "cdc", "cms_op", "gs"]
 CASES = [str(number) for number in range(6)]
 
 
@@ -129,7 +129,7 @@ def test_a_process_without_data_takes_part():
     assert solvers[1].certificate.objective == solvers[0].certificate.objective
 
 
-@pytest.mark.parametrize("name", ["ms", "cms_ap"])
+@pytest.mark.parametrize("name", ["ms", "cms_ap", "gs"])
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_resumes_from_a_checkpoint(name, stop, tmp_path):
     logits, target = data(torch.float64)

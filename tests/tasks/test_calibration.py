@@ -82,6 +82,17 @@ def test_newton_resumes_where_it_was_interrupted(store, tmp_path):
             assert torch.equal(resumed(logits), whole(logits))
 
 
+def test_the_penalty_over_experts_is_a_sum_on_request(store):
+    objectives = {}
+    for reduction in ("mean", "sum"):
+        task, data = make(store, "cdc", lam=1.0, mu=1.0, reduction=reduction)
+        Trainer(max_epochs=300, **SILENT).fit(task, data)
+        penalty = task.calibrator.penalty(1.0, 1.0, reduction).item()
+        objectives[reduction] = slow_nll(task.calibrator, data, "cal") + penalty
+        assert task.certificate.objective == pytest.approx(objectives[reduction], abs=1e-5)
+    assert objectives["sum"] > objectives["mean"]
+
+
 def test_adam_approaches_the_optimum_from_above(store):
     exact, data = make(store, "ms_c")
     Trainer(max_epochs=300, **SILENT).fit(exact, data)

@@ -1,0 +1,62 @@
+"""Calibrators whose scores are linear in convex coordinates: what Newton's method fits."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from lightning_calib.calibrators.base import Calibrator
+
+
+@dataclass(frozen=True)
+class LinearInput:
+    """What a linear calibrator sees of a chunk of voxels, whatever its parameters are.
+
+    Attributes:
+        features: ``x (B, R, n)``; of an affine calibrator ``R = C``, and scores are ``W x + b`` in canonical order.
+        expert: which parameters each voxel uses, ``(B, n)``, or ``None`` where there is only one set.
+        permutation: canonical order ``(B, C, n)`` with ``features = gather(logits, permutation)``, or ``None``
+            where classes stay in place. Class ``y`` sits at the position ``k`` with ``permutation[k] = y``.
+    """
+
+    features: Tensor
+    expert: Tensor | None = None
+    permutation: Tensor | None = None
+
+
+class LinearCalibrator(Calibrator):
+    """Calibrator whose scores are linear in some coordinates, with one set of them or one for each expert.
+
+    Attributes:
+        coordinates: ``module:class`` of its convex coordinates, a subclass of ``solvers.coordinates.Coordinates``,
+            with which ``newton`` fits it; without them ``adam`` does.
+    """
+
+    coordinates: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that names coordinates and no solver is fitted by newton."""
+        super().__init_subclass__(**options)
+        if "coordinates" in vars(cls) and "solver" not in vars(cls):
+            cls.solver = "newton" if cls.coordinates else "adam"
+
+    @property
+    def num_experts(self) -> int:
+        """``E``."""
+        raise NotImplementedError
+
+    def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
+        """What it sees of logits ``(B, C, n)`` that went through :meth:`start`, and of features ``(B, F, n)``."""
+        return LinearInput(logits)
+
+    def look(self, features: Tensor, weight: Tensor) -> bool:
+        """Before a fit: set what the calibrator takes from the data beside its coordinates.
+
+        Args:
+            features: what :meth:`inputs` gave for a sample of voxels ``(R, k)``.
+            weight: how many voxels each of them stands for ``(k,)``.
+
+        Returns:
+            Whether anything was set. The function that the calibrator is at that time must stay the same.
+        """
+        return False
