@@ -35,7 +35,12 @@ class RegionCalibrator(nn.Module):
         super().__init__()
         if len(calibrators) != len(labels):
             raise ValueError(f"{len(calibrators)} calibrators for {len(labels)} regions: give one a region")
+        if looking := [each.name for each in calibrators if each.looks_at == "features"]:
+            raise ValueError(
+                f"{looking[0]} looks at features, which regions do not hand out: choose another calibrator"
+            )
         self.calibrators = nn.ModuleList(calibrators)
+        self.num_classes, self.spatial_dims = len(calibrators), calibrators[0].spatial_dims
         self.within = supersets(labels)
 
     @classmethod

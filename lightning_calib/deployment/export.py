@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from lightning_calib.calibrators import Calibrator, Pipeline
+from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.deployment.ensemble import calibrated
 from lightning_calib.deployment.folder import DeploymentError
 from lightning_calib.deployment.regions import RegionEnsemble
@@ -26,38 +27,8 @@ _SPATIAL = ("depth", "height", "width")
 _TRACED_SIZE = 7  # of every dynamic axis while the graph is made; the graph does not depend on it
 
 
-class Graph(nn.Module):
-    """What is exported: scores to some maps.
-
-    Args:
-        members: whether it takes member logits ``(B, M, C, *S)``, not pooled ones ``(B, C, *S)``.
-        channels: ``C``, the number of classes or regions.
-        spatial_dims: number of spatial axes.
-
-    Attributes:
-        outputs: names of the maps.
-    """
-
-    outputs: ClassVar[list[str]]
-
-    def __init__(self, members: bool, channels: int, spatial_dims: int) -> None:
-        super().__init__()
-        self.members, self.channels, self.spatial_dims = members, channels, spatial_dims
-
-    def example(self, num_members: int, dtype: torch.dtype) -> Tensor:
-        """Scores of the right number of axes to trace the graph with."""
-        sizes = [_TRACED_SIZE + axis for axis in range(self.spatial_dims)]  # differ: axes stay apart
-        members = [num_members] if self.members else []
-        return torch.zeros(2, *members, self.channels, *sizes, dtype=dtype)
-
-    def dynamic_axes(self) -> dict[int, Dim]:
-        """Axes of any size: the batch and all spatial ones."""
-        first = 3 if self.members else 2
-        return {0: Dim("batch")} | {first + n: Dim(name) for n, name in enumerate(_SPATIAL[-self.spatial_dims :])}
-
-
-class CalibrationGraph(Graph):
-    """Scores to log-probabilities, mask and confidence.
+class CalibrationGraph(nn.Module):
+    """What is exported: scores to log-probabilities, mask and confidence.
 
     The mask of a preserving pipeline is the argmax of the pooled scores themselves: rounding on another machine
     cannot change it.
@@ -76,9 +47,9 @@ class CalibrationGraph(Graph):
     outputs: ClassVar[list[str]] = ["log_probs", "mask", "confidence"]
 
     def __init__(self, module: Pipeline | Calibrator) -> None:
-        chosen = module.calibrator if isinstance(module, Pipeline) else module
-        super().__init__(isinstance(module, Pipeline), chosen.num_classes, chosen.spatial_dims)
+        super().__init__()
         self.pooling = module.pooling if isinstance(module, Pipeline) else None
+        chosen = module.calibrator if isinstance(module, Pipeline) else module
         self.calibrator = copy.deepcopy(chosen).eval().requires_grad_(False)
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,8 +59,8 @@ class CalibrationGraph(Graph):
         return log_probs, mask, confidence  # files of torch.export know no named tuples
 
 
-class RegionGraph(Graph):
-    """Scores of regions to calibrated log-odds, probabilities and label map.
+class RegionGraph(nn.Module):
+    """What is exported of a model of regions: scores to calibrated log-odds, probabilities and label map.
 
     Args:
         ensemble: pooling and calibrators of all regions.
@@ -99,16 +70,23 @@ class RegionGraph(Graph):
     outputs: ClassVar[list[str]] = ["calibrated_logits", "probs", "mask"]
 
     def __init__(self, ensemble: RegionEnsemble, pooling: bool = True) -> None:
-        super().__init__(pooling, len(ensemble.regions), ensemble.spatial_dims)
+        super().__init__()
         self.ensemble = ensemble
+        self.pooling = ensemble.poolings if pooling else None
+
+    @property
+    def calibrator(self) -> RegionCalibrator:
+        """The calibrators of all regions."""
+        return self.ensemble.calibrator
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-odds ``(B, R, *S)``, probabilities ``(B, R, *S)`` and label map ``(B, *S)``."""
         ensemble = self.ensemble
-        found = ensemble.calibrate(logits) if self.members else ensemble.calibrate_pooled(logits)
+        found = ensemble.calibrate_pooled(logits) if self.pooling is None else ensemble.calibrate(logits)
         return found.logits, found.probs, found.mask
 
 
+Graph = CalibrationGraph | RegionGraph
 Exported = Pipeline | Calibrator | Graph
 
 
@@ -117,11 +95,25 @@ def as_graph(module: Exported) -> Graph:
     return (module if isinstance(module, Graph) else CalibrationGraph(module)).eval()
 
 
+def example_input(graph: Graph, num_members: int, dtype: torch.dtype) -> Tensor:
+    """Scores of the right number of axes to trace the graph with."""
+    sizes = [_TRACED_SIZE + axis for axis in range(graph.calibrator.spatial_dims)]  # differ: axes stay apart
+    members = [] if graph.pooling is None else [num_members]
+    return torch.zeros(2, *members, graph.calibrator.num_classes, *sizes, dtype=dtype)
+
+
+def dynamic_axes(graph: Graph) -> dict[int, Dim]:
+    """Axes of any size: the batch and all spatial ones."""
+    first = 2 if graph.pooling is None else 3
+    names = _SPATIAL[-graph.calibrator.spatial_dims :]
+    return {0: Dim("batch")} | {first + axis: Dim(name) for axis, name in enumerate(names)}
+
+
 def export_program(module: Exported, num_members: int = 1, dtype: torch.dtype = torch.float32) -> ExportedProgram:
     """The graph of ``torch.export``, for any batch and spatial size.
 
     Args:
-        module: a pipeline, a calibrator, or a graph of regions.
+        module: a pipeline, a calibrator, or the graph of regions.
         num_members: members of the ensemble; a calibrator alone does not look at it.
         dtype: type of the scores that the graph takes, float16, float32 or float64; it computes as the calibrator
             does, in float32 or wider.
@@ -130,9 +122,10 @@ def export_program(module: Exported, num_members: int = 1, dtype: torch.dtype = 
         A program with the input ``logits`` and the outputs of the graph.
     """
     graph = as_graph(module)
-    example, axes = graph.example(num_members, dtype), graph.dynamic_axes()
     with torch.no_grad():
-        return torch.export.export(graph, (example,), dynamic_shapes=(axes,), strict=False)
+        return torch.export.export(
+            graph, (example_input(graph, num_members, dtype),), dynamic_shapes=(dynamic_axes(graph),), strict=False
+        )
 
 
 def save_program(path: Path, program: ExportedProgram) -> None:
@@ -149,7 +142,7 @@ def save_onnx(path: Path, module: Exported, num_members: int = 1, dtype: torch.d
 
     Args:
         path: the file, by custom ``*.onnx``.
-        module: a pipeline (input ``member_logits``), a calibrator (input ``logits``), or a graph of regions.
+        module: a pipeline (input ``member_logits``), a calibrator (input ``logits``), or the graph of regions.
         num_members: members of the ensemble.
         dtype: type of the scores that the graph takes.
     """
@@ -160,7 +153,7 @@ def save_onnx(path: Path, module: Exported, num_members: int = 1, dtype: torch.d
     with quiet():
         converted = torch.onnx.export(
             program,
-            input_names=[MEMBERS if graph.members else POOLED],
+            input_names=[POOLED if graph.pooling is None else MEMBERS],
             output_names=graph.outputs,
             opset_version=OPSET,
             dynamo=True,
@@ -168,7 +161,7 @@ def save_onnx(path: Path, module: Exported, num_members: int = 1, dtype: torch.d
         )
     assert converted is not None
     model = converted.model_proto
-    tidy(model, {axis: str(dim.__name__) for axis, dim in graph.dynamic_axes().items()})
+    tidy(model, {axis: str(dim.__name__) for axis, dim in dynamic_axes(graph).items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as aside:
         aside.write_bytes(model.SerializeToString())

@@ -62,7 +62,6 @@ class RegionEnsemble(nn.Module):
         self.poolings: tuple[Pooling, ...] = tuple(pipeline.pooling for pipeline in pipelines)
         calibrators = [pipeline.calibrator for pipeline in pipelines]
         self.calibrator = RegionCalibrator(calibrators, [region.labels for region in regions])
-        self.spatial_dims = calibrators[0].spatial_dims
         self.register_buffer("_place", torch.empty(0), persistent=False)
         self.eval().requires_grad_(False)
 
@@ -130,6 +129,8 @@ def is_region_folder(folder: Path) -> bool:
 
 def save_regions(folder: Path, regions: Sequence[Region], deployments: Sequence[Deployment]) -> None:
     """Write the card and ``regions.json``, the last file: it says that the folder of every region is whole."""
+    if looking := [each.pipeline for each in deployments if each.name.cls.looks_at == "features"]:
+        raise DeploymentError(f"{looking[0]} looks at features, which regions do not hand out: name another --pipeline")
     larger, labels, rows = within(regions), painted(regions), []
     for region, each in zip(regions, deployments, strict=True):
         made, outer = ", ".join(map(str, region.labels)), ", ".join(larger[region.name]) or "none"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from lightning_calib.calibrators import RegionCalibrator, build
+from lightning_calib.calibrators import Identity, RegionCalibrator, build
 from lightning_calib.functional.regions import two_classes
 from lightning_calib.solvers import fit
 from tests.calibrators.helpers import KINDS, hard_logits, input_dtypes, randomized, seeds
@@ -72,7 +72,15 @@ def test_newton_finds_the_optimum_of_scipy():
     assert found == pytest.approx(best.fun, abs=1e-6)
 
 
+class Looking(Identity):
+    """Looks at more than a voxel's own scores."""
+
+    looks_at = "features"
+
+
 def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="looks at features"):
+        RegionCalibrator([Looking(2)], [[1]])
     with pytest.raises(ValueError, match="1 calibrators for 2 regions"):
         RegionCalibrator([build("ts", 2)], [[1], [2]])
     with pytest.raises(ValueError, match=r"expected log-odds \(B, 2, \*S\)"):
