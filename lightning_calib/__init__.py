@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         import_nnunet,
         load_model,
         load_results,
+        open_regions,
     )
     from lightning_calib.calibrators import Calibrator, register_calibrator
     from lightning_calib.calibrators.fiducio import from_fiducio, to_fiducio
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "lightning_calib.api": (
         *("Calibration", "Experiment", "Results", "calibrate"),
-        *("from_arrays", "import_nnunet", "load_model", "load_results"),
+        *("from_arrays", "import_nnunet", "load_model", "load_results", "open_regions"),
     ),
     "lightning_calib.calibrators": ("Calibrator", "register_calibrator"),
     "lightning_calib.calibrators.fiducio": ("from_fiducio", "to_fiducio"),
@@ -60,6 +61,7 @@ __all__ = [
     "import_nnunet",
     "load_model",
     "load_results",
+    "open_regions",
     "register_calibrator",
     "register_executor",
     "register_score",

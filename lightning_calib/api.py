@@ -17,11 +17,13 @@ from lightning_calib.experiment.advice import GroupAdvice, Preserve, Recommendat
 from lightning_calib.experiment.comparisons import compared
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.summary import paired_comparisons
+from lightning_calib.functional.regions import two_classes
 from lightning_calib.functional.scores import reliability_table
 from lightning_calib.metrics.plots import draw_reliability
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.manifest import Member, Representation
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.views import has_regions, write_views
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.solvers import Certificate, fit
 from lightning_calib.tasks.evaluation import Evaluated, EvaluationTask
@@ -245,10 +247,23 @@ def load_results(folder: str | Path) -> Results:
 
 
 def load_model(folder: str | Path, **options: Any) -> "CalibratedEnsemble":
-    """The calibrated model of a deployed folder; the options are those of ``CalibratedEnsemble.load``."""
+    """The calibrated model of a deployed folder; the options are those of ``CalibratedEnsemble.load``.
+
+    A folder of regions is loaded by ``lightning_calib.deployment.RegionEnsemble.load``.
+    """
     from lightning_calib.deployment import CalibratedEnsemble
 
     return CalibratedEnsemble.load(folder, **options)
+
+
+def open_regions(outputs: str | Path, members: int | None = None) -> dict[str, OutputStore]:
+    """Every region of a store of sigmoid outputs as a store of two classes, by its name.
+
+    Args:
+        outputs: folder of the store of regions.
+        members: take the first so many members for the ensemble; None for all.
+    """
+    return {name: OutputStore(folder, members) for name, folder in write_views(Path(outputs)).items()}
 
 
 def from_arrays(
@@ -267,7 +282,7 @@ def from_arrays(
 
     Args:
         outputs: folder of the store, such as ``runs/mine/outputs``.
-        logits: by case id the members' scores ``(M, C, *S)``.
+        logits: by case id the members' scores ``(M, C, *S)``; one channel is the logit of the second of two classes.
         target: by case id the labels ``(*S)``.
         class_names: one name a class; by default their numbers.
         representation: whether the scores are ``logits`` or ``log_probs``; never guessed from the values.
@@ -291,8 +306,8 @@ def from_arrays(
         raise ValueError(f"logits and target must have the same cases; {', '.join(differing[:10])} are in one only")
     if not logits:
         raise ValueError("no cases: give logits and target by case id")
-    first = torch.as_tensor(next(iter(logits.values())))
-    path = Path(outputs)
+    scored = {case_id: _classes(torch.as_tensor(scores), representation) for case_id, scores in logits.items()}
+    first, path = next(iter(scored.values())), Path(outputs)
     writer = OutputWriter(
         path,
         dataset or path.resolve().parent.name,
@@ -305,17 +320,29 @@ def from_arrays(
         groups=groups,
         group_levels=group_levels,
     )
-    for case_id, scores in logits.items():
+    for case_id, scores in scored.items():
         if case_id not in writer.done:
-            writer.write(case_id, torch.as_tensor(scores), torch.as_tensor(target[case_id]).long())
+            writer.write(case_id, scores, torch.as_tensor(target[case_id]).long())
     writer.finish(list(logits))
     return OutputStore(path)
 
 
-def import_nnunet(outputs: str | Path, targets: str | Path, **options: Any) -> OutputStore:
-    """Results of nnU-Net v2 as a store; the options are those of ``calibrate.py import nnunet``."""
+def _classes(scores: Tensor, representation: Representation) -> Tensor:
+    """Scores ``(M, C, *S)`` of two classes or more, also of one channel."""
+    if scores.ndim < 3 or scores.shape[1] != 1:
+        return scores
+    if representation != "logits":
+        raise ValueError("one channel of log_probs: give the logits of the sigmoid, or both log(1 - p) and log p")
+    return two_classes(scores[:, 0], dim=1)
+
+
+def import_nnunet(outputs: str | Path, targets: str | Path, **options: Any) -> OutputStore | dict[str, OutputStore]:
+    """Results of nnU-Net v2 as a store, of region-based models as a store a region, by its name.
+
+    The options are those of ``calibrate.py import nnunet``.
+    """
     from lightning_calib.cli.import_outputs import import_nnunet as command
 
     if command(outputs=Path(outputs), targets=Path(targets), **options):
         raise ValueError(f"the examination of {outputs} found an error; see above")
-    return OutputStore(outputs)
+    return open_regions(outputs) if has_regions(Path(outputs)) else OutputStore(outputs)

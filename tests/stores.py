@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.regions import Region
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.views import write_views
 from lightning_calib.outputs.writer import OutputWriter
 
 
@@ -69,3 +71,48 @@ def write_store(
         writer.write(f"case-{number:02d}", logits, target, valid=mask)
     writer.finish()
     return OutputStore(path)
+
+
+REGIONS = {"Whole Tumor": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
+
+
+def region_logits(target: Tensor, members: int, generator: torch.Generator) -> Tensor:
+    """``(M, 3, *S)``: noisy log-odds of the regions of labels 0 to 3, overconfident inside, not always nested."""
+    inside = torch.stack([target >= least for least in (1, 2, 3)]).float()  # (3, *S)
+    noise = torch.randn(members, *inside.shape, generator=generator)
+    logits = 2 * inside - 1 + 1.2 * noise
+    return torch.where(logits > 0, 3.0, 1.5) * logits
+
+
+def write_region_store(
+    path: Path,
+    cases: int = 9,
+    members: int = 2,
+    shape: tuple[int, ...] = (16, 20),
+    keep: str = "members",
+    ignore_index: int | None = 255,
+    regions: int = 3,
+    seed: int = 0,
+) -> Path:
+    """Write a store of nested regions, the first so many of three, and their views."""
+    names = ["background", "edema", "necrosis", "enhancing"]
+    writer = OutputWriter(
+        path,
+        "toy",
+        names,
+        len(shape),
+        [Member(str(i)) for i in range(members)],
+        ignore_index=ignore_index,
+        keep=keep,
+        regions=Region.all_of(REGIONS)[:regions],
+    )
+    for number in range(cases):
+        generator = torch.Generator().manual_seed(1000 * seed + number)
+        target = blocky_target(shape, 4, generator)
+        logits = region_logits(target, members, generator)[:, :regions]
+        if ignore_index is not None:
+            target[0] = ignore_index
+        writer.write(f"case-{number:02d}", logits, target)
+    writer.finish()
+    write_views(path)
+    return path

@@ -25,6 +25,7 @@ from lightning_calib.calibrators.pipeline import (
     PipelineName,
     expand_pipelines,
 )
+from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.calibrators.registry import CALIBRATORS, build, register_calibrator
 from lightning_calib.calibrators.splines import GapSplines
 from lightning_calib.calibrators.stack import Stack
@@ -57,6 +58,7 @@ __all__ = [
     "OrderPreservingScaling",
     "Pipeline",
     "PipelineName",
+    "RegionCalibrator",
     "Stack",
     "TemperatureScaling",
     "VectorScaling",

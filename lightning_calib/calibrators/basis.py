@@ -9,6 +9,7 @@ from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import Cone
+from lightning_calib.functional.penalty import Reduction
 
 
 class BasisCalibrator(LinearCalibrator):

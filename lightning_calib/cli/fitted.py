@@ -82,7 +82,10 @@ def say(name: PipelineName, facts: dict[str, Any], folder: Path) -> None:
         print(f"warning: {warning}")
     print(f"{name}: NLL {facts['val_nll']:.6f} on val, {facts['identity_val_nll']:.6f} without calibration")
     if facts["hyperparameters"]:
-        print("  " + ", ".join(f"{key} = {value:g}" for key, value in facts["hyperparameters"].items()))
+        told = {
+            key: f"{value:g}" if isinstance(value, float) else value for key, value in facts["hyperparameters"].items()
+        }
+        print("  " + ", ".join(f"{key} = {value}" for key, value in told.items()))
     if certificate:
         print(f"  {certificate['solver']}: {certificate['passes']} passes, {certificate['reason']}")
     print(f"  {folder / layout.CALIBRATOR}")

@@ -14,7 +14,9 @@ from lightning_calib.outputs.imports.loop import CaseSource, import_cases
 from lightning_calib.outputs.imports.nnunet import BACKGROUND, DatasetFacts, image_files
 from lightning_calib.outputs.imports.nnunet_model import FoldPredictor
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
-from lightning_calib.outputs.manifest import Keep, Representation, StoreDtype, StoreError
+from lightning_calib.outputs.manifest import Keep, Manifest, Representation, StoreDtype, StoreError
+from lightning_calib.outputs.regions import Region
+from lightning_calib.outputs.views import view_folder, write_views
 from lightning_calib.outputs.writer import OutputWriter
 
 
@@ -38,7 +40,7 @@ def import_folder(
 
     Args:
         outputs: folder of the store to write, such as runs/mine/outputs.
-        class_names: names of the classes, in the order of the class axis and of the labels.
+        class_names: names of the labels, in their order and, unless there are regions, that of the class axis.
         background: number of the background class, where there is one.
         ignore_index: label of voxels that count nowhere.
         dataset: name of the data set; by default that of the folder around the store.
@@ -54,8 +56,9 @@ def import_folder(
         0, or 1 where the examination finds an error.
     """
     source = ArrayFolders(**files)
-    facts = DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, "")
-    kept: Representation = "log_probs" if source.representation == "probs" else "logits"
+    regions = Region.all_of(source.regions or {})
+    facts = DatasetFacts(dataset or outputs.resolve().parent.name, class_names, ignore_index, "", regions)
+    kept: Representation = "log_probs" if source.representation == "probs" and not regions else "logits"
     groups = _groups(source, group_regex, groups_csv, group_level)
     return write_store(outputs, source, facts, kept, background, None, groups, keep, dtype)
 
@@ -80,7 +83,7 @@ def import_nnunet(
 
     Either from a trained model and images (true logits of each fold, by nnU-Net's own predictor), or from folders
     that nnUNetv2_predict --save_probabilities wrote, one a fold (log-probabilities). The cases must be ones that no
-    fold was trained on.
+    fold was trained on. Of region-based models every region becomes a store of two classes beside the store.
 
     Args:
         outputs: folder of the store to write, such as runs/mine/outputs.
@@ -113,7 +116,7 @@ def import_nnunet(
         source = FoldPredictor(
             model, images, targets, dataset_json=dataset_json, trusted=trust_model_folder, **prediction
         )
-    representation: Representation = "log_probs" if model is None else "logits"
+    representation: Representation = "log_probs" if model is None and not source.facts.regions else "logits"
     remembered = _images(source.case_ids, images, training_images, source.facts.file_ending)
     groups = _groups(source, group_regex, groups_csv, group_level)
     return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, groups, keep, dtype)
@@ -176,6 +179,7 @@ def write_store(
         groups=groups.names or None,
         group_levels=groups.levels,
         group_level=groups.whole,
+        regions=facts.regions,
     )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -184,9 +188,22 @@ def write_store(
         print(f"warning: {warning.message}")
     if images is not None:
         record_images(outputs, *images)
+    say_store(outputs, manifest)
+    stores = write_views(outputs).values() if manifest.regions else [outputs]
+    return max([_examine(store) for store in stores])
+
+
+def say_store(outputs: Path, manifest: Manifest) -> None:
+    """Print what a store holds, and where the views of its regions are."""
     size = sum(case.size for case in manifest.cases) / 1e6
-    members, classes = manifest.num_members, manifest.num_classes
-    print(f"{outputs}: {len(manifest.cases)} cases, {members} members, {classes} classes, {size:,.1f} MB")
+    channels = f"{len(manifest.regions)} regions" if manifest.regions else f"{manifest.num_classes} classes"
+    print(f"{outputs}: {len(manifest.cases)} cases, {manifest.num_members} members, {channels}, {size:,.1f} MB")
+    for region in manifest.regions:
+        print(f"  {region.name}: labels {', '.join(map(str, region.labels))} ({view_folder(outputs, region)})")
+
+
+def _examine(outputs: Path) -> int:
+    """Examine a store; 1 where there is an error."""
     findings = examine(outputs)
     if findings:
         print(table(findings))

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from lightning_calib.experiment.advice import Preserve
+from lightning_calib.experiment.layout import find_runs
+from lightning_calib.experiment.regions import read_runs
 from lightning_calib.report.build import build_report
+from lightning_calib.report.regions import build_overview
 
 
 def report(
@@ -17,5 +20,15 @@ def report(
         destination: where to write; by default a folder named report beside the calibration folder.
         preserve: what the recommended pipeline must keep: the order of all classes, the predicted class, or nothing.
     """
-    page = build_report(calibration, outputs, destination or calibration.resolve().parent / "report", preserve)
+    runs = find_runs(calibration)
+    folder = destination or (runs or calibration).resolve().parent / "report"
+    page = build_report(calibration, outputs, folder, preserve) if runs is None else _regions(runs, folder, preserve)
     print(f"report: {page}")
+
+
+def _regions(runs: Path, folder: Path, preserve: Preserve) -> Path:
+    """The report of every region, and the page over all of them."""
+    found = read_runs(runs)
+    for run in found:
+        build_report(run.results.folder, None, run.results.folder.resolve().parent / "report", preserve)
+    return build_overview(found, folder, preserve)

@@ -2,7 +2,7 @@
 
 import json as json_format
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.advice import Preserve, describe, describe_groups, selected_advice
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
+from lightning_calib.experiment.regions import read_runs, write_runs
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.noise import quiet
+from lightning_calib.outputs.manifest import MANIFEST, Manifest
+from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.views import has_regions, write_views
 from lightning_calib.report.build import build_report
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.main_table import NOT_INVARIANT
+from lightning_calib.report.regions import build_overview
 
 
 def run(
@@ -37,7 +42,8 @@ def run(
 ) -> int:
     """Fit every pipeline in every repeat on cal, select on val, evaluate on test, and report.
 
-    Goes on where an earlier run stopped; what was computed with other settings is computed again.
+    Goes on where an earlier run stopped; what was computed with other settings is computed again. Of a store of
+    regions, every region is run as a problem of two classes, in regions/<region> beside the store.
 
     Args:
         workers: jobs at a time; by default one a core. Results do not depend on it.
@@ -51,7 +57,7 @@ def run(
         join: share the work with other calls of the same command on the same folder, also on other machines that see
             it; each job is done once, and each call ends with all results.
         dry_run: say what the run would cost (jobs, hours, disk, memory), and do not begin it.
-        json: print what came out as JSON.
+        json: print what came out as JSON, of regions one line each.
         trainer: options of Lightning's Trainer, for fits and evaluations.
         **settings: see Experiment.
 
@@ -60,35 +66,64 @@ def run(
     """
     quiet()
     planned = Experiment(**settings)
-    require_healthy(planned.store.path, doctor)
-    if dry_run:
-        return show_cost(planned, workers, json)
-    page = planned.folder.resolve().parent / "report" / "index.html"
+    options = {"workers": workers, "executor": executor, "logger": logger, "join": join, "trainer": trainer.options}
+    asked = _Asked(report, experiment, preserve, doctor, dry_run, json, options)
+    outputs = planned.outputs
+    if isinstance(outputs, OutputStore) or not has_regions(Path(outputs)):
+        return asked.run(planned)
+    return _run_regions(asked, planned, Path(outputs))
 
-    def figures(results: Results) -> Mapping[str, Path]:
-        build_report(results.folder, planned.store.path, page.parent, preserve)
-        return {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))}
 
-    results = planned.run(
-        executor=executor,
-        workers=workers,
-        logger=logger,
-        name=experiment,
-        trainer=trainer.options,
-        display=not json,
-        figures=figures if report else None,
-        join=join,
-    )
-    if json:
-        facts = {"calibration": str(planned.folder), "report": str(page) if report else None}
-        print(
-            json_format.dumps(
-                facts | {key: results.summary[key] for key in ("recommendation", "selection", "failures")}
-            )
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a run, whatever its store."""
+
+    report: bool
+    name: str | None
+    preserve: Preserve
+    doctor: bool
+    dry_run: bool
+    json: bool
+    options: dict[str, Any]
+
+    def run(self, planned: Experiment) -> int:
+        """Run one experiment."""
+        require_healthy(planned.store.path, self.doctor)
+        if self.dry_run:
+            return show_cost(planned, self.options["workers"], self.json)
+        page = planned.folder.resolve().parent / "report" / "index.html"
+
+        def figures(results: Results) -> Mapping[str, Path]:
+            build_report(results.folder, planned.store.path, page.parent, self.preserve)
+            return {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))}
+
+        results = planned.run(
+            **self.options, name=self.name, display=not self.json, figures=figures if self.report else None
         )
-    else:
-        show(results, preserve, page if report else None)
-    return 1 if results.summary["failures"] else 0
+        if self.json:
+            facts = {"calibration": str(planned.folder), "report": str(page) if self.report else None}
+            told = {key: results.summary[key] for key in ("recommendation", "selection", "failures")}
+            print(json_format.dumps(facts | told))
+        else:
+            show(results, self.preserve, page if self.report else None)
+        return 1 if results.summary["failures"] else 0
+
+
+def _run_regions(asked: _Asked, planned: Experiment, outputs: Path) -> int:
+    """Run the experiment on the view of each region of a store, then write the page over all of them."""
+    folder = planned.calibration or outputs.resolve().parent / "calibration"
+    views, codes = write_views(outputs), []
+    places = {name: view.parent / folder.name for name, view in views.items()}
+    for name, view in views.items():
+        if not asked.json:
+            print(f"region {name}")
+        codes.append(asked.run(replace(planned, outputs=view, calibration=places[name])))
+    if not asked.dry_run:
+        write_runs(folder, Manifest.load(outputs / MANIFEST).regions, places)
+        if asked.report:
+            page = build_overview(read_runs(folder), folder.resolve().parent / "report", asked.preserve)
+            Console(soft_wrap=True, stderr=asked.json).print(f"report of all regions: {page}", markup=False)
+    return max(codes)
 
 
 def show(results: Results, preserve: Preserve, page: Path | None = None) -> None:

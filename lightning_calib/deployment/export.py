@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,14 @@ from torch.export import Dim, ExportedProgram
 
 from lightning_calib.calibrators import Calibrator, Pipeline
 from lightning_calib.calibrators.base import features_of
+from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.deployment.ensemble import calibrated
 from lightning_calib.deployment.folder import DeploymentError
+from lightning_calib.deployment.regions import RegionEnsemble
 from lightning_calib.functional.features import NEED_MEMBERS
 from lightning_calib.functional.pooling import pool
 from lightning_calib.kit.files import atomic_path
 
-OUTPUTS = ["log_probs", "mask", "confidence"]
 MEMBERS, POOLED, FEATURES = "member_logits", "logits", "features"  # names of the inputs
 OPSET = 18  # the first whose reductions take axes as inputs, as the exporter writes them
 _SPATIAL = ("depth", "height", "width")
@@ -46,6 +47,8 @@ class CalibrationGraph(nn.Module):
         (torch.Size([1, 3, 8, 8]), torch.Size([1, 8, 8]), torch.Size([1, 8, 8]))
     """
 
+    outputs: ClassVar[list[str]] = ["log_probs", "mask", "confidence"]
+
     def __init__(self, module: Pipeline | Calibrator) -> None:
         super().__init__()
         self.pooling = module.pooling if isinstance(module, Pipeline) else None
@@ -67,7 +70,49 @@ class CalibrationGraph(nn.Module):
         return log_probs, mask, confidence  # files of torch.export know no named tuples
 
 
-def example_inputs(graph: CalibrationGraph, num_members: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+class RegionGraph(nn.Module):
+    """What is exported of a model of regions: scores to calibrated log-odds, probabilities and label map.
+
+    Args:
+        ensemble: pooling and calibrators of all regions.
+        pooling: take member scores ``(B, M, R, *S)``; false for pooled log-odds ``(B, R, *S)``.
+    """
+
+    outputs: ClassVar[list[str]] = ["calibrated_logits", "probs", "mask"]
+    takes_features: ClassVar[bool] = False
+
+    def __init__(self, ensemble: RegionEnsemble, pooling: bool = True) -> None:
+        super().__init__()
+        self.ensemble = ensemble
+        self.pooling = ensemble.poolings if pooling else None
+
+    @property
+    def inputs(self) -> list[str]:
+        """Name of the input."""
+        return [POOLED if self.pooling is None else MEMBERS]
+
+    @property
+    def calibrator(self) -> RegionCalibrator:
+        """The calibrators of all regions."""
+        return self.ensemble.calibrator
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-odds ``(B, R, *S)``, probabilities ``(B, R, *S)`` and label map ``(B, *S)``."""
+        ensemble = self.ensemble
+        found = ensemble.calibrate_pooled(logits) if self.pooling is None else ensemble.calibrate(logits)
+        return found.logits, found.probs, found.mask
+
+
+Graph = CalibrationGraph | RegionGraph
+Exported = Pipeline | Calibrator | Graph
+
+
+def as_graph(module: Exported) -> Graph:
+    """The graph of a pipeline or a calibrator; a graph itself."""
+    return (module if isinstance(module, Graph) else CalibrationGraph(module)).eval()
+
+
+def example_inputs(graph: Graph, num_members: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Scores, and perhaps features, of the right number of axes to trace the graph with."""
     sizes = [_TRACED_SIZE + axis for axis in range(graph.calibrator.spatial_dims)]  # differ: axes stay apart
     members = [] if graph.pooling is None else [num_members]
@@ -76,7 +121,7 @@ def example_inputs(graph: CalibrationGraph, num_members: int, dtype: torch.dtype
     return (scores, features) if graph.takes_features else (scores,)
 
 
-def dynamic_axes(graph: CalibrationGraph) -> dict[int, Dim]:
+def dynamic_axes(graph: Graph) -> dict[int, Dim]:
     """Axes of any size: the batch and all spatial ones; boxes around voxels are made for 3 voxels or more."""
     first = 2 if graph.pooling is None else 3
     names = _SPATIAL[-graph.calibrator.spatial_dims :]
@@ -84,21 +129,19 @@ def dynamic_axes(graph: CalibrationGraph) -> dict[int, Dim]:
     return {0: Dim("batch")} | {first + axis: Dim(name, min=least) for axis, name in enumerate(names)}
 
 
-def export_program(
-    module: Pipeline | Calibrator, num_members: int = 1, dtype: torch.dtype = torch.float32
-) -> ExportedProgram:
+def export_program(module: Exported, num_members: int = 1, dtype: torch.dtype = torch.float32) -> ExportedProgram:
     """The graph of ``torch.export``, for any batch and spatial size.
 
     Args:
-        module: a pipeline or a calibrator.
+        module: a pipeline, a calibrator, or the graph of regions.
         num_members: members of the ensemble; a calibrator alone does not look at it.
         dtype: type of the scores that the graph takes, float16, float32 or float64; it computes as the calibrator
             does, in float32 or wider.
 
     Returns:
-        A program with the inputs and outputs of :class:`CalibrationGraph`.
+        A program with the inputs and outputs of the graph.
     """
-    graph = CalibrationGraph(module).eval()
+    graph = as_graph(module)
     examples = example_inputs(graph, num_members, dtype)
     shapes = (dynamic_axes(graph),) * len(examples)  # features come with pooled scores: on the same axes
     with torch.no_grad():
@@ -112,35 +155,34 @@ def save_program(path: Path, program: ExportedProgram) -> None:
         torch.export.save(program, file)
 
 
-def save_onnx(
-    path: Path, module: Pipeline | Calibrator, num_members: int = 1, dtype: torch.dtype = torch.float32
-) -> None:
+def save_onnx(path: Path, module: Exported, num_members: int = 1, dtype: torch.dtype = torch.float32) -> None:
     """Write an ONNX file for any batch and spatial size.
 
     Needs the extra ``export``: onnx and onnxscript.
 
     Args:
         path: the file, by custom ``*.onnx``.
-        module: a pipeline (input ``member_logits``) or a calibrator (input ``logits``, and ``features`` where it looks
-            at some that cannot be made of pooled logits).
+        module: a pipeline (input ``member_logits``), a calibrator (input ``logits``, and ``features`` where it looks at
+            some that cannot be made of pooled logits), or the graph of regions.
         num_members: members of the ensemble.
         dtype: type of the scores that the graph takes.
     """
     if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
         raise DeploymentError(f'ONNX files need {" and ".join(missing)}: pip install "lightning-calib[export]"')
-    program = export_program(module, num_members, dtype)
+    graph = as_graph(module)
+    program = export_program(graph, num_members, dtype)
     with quiet():
         converted = torch.onnx.export(
             program,
-            input_names=CalibrationGraph(module).inputs,
-            output_names=OUTPUTS,
+            input_names=graph.inputs,
+            output_names=graph.outputs,
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
         )
     assert converted is not None
     model = converted.model_proto
-    tidy(model, {axis: str(dim.__name__) for axis, dim in dynamic_axes(CalibrationGraph(module)).items()})
+    tidy(model, {axis: str(dim.__name__) for axis, dim in dynamic_axes(graph).items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as aside:
         aside.write_bytes(model.SerializeToString())

@@ -1,7 +1,7 @@
 """Calibrated maps as files: NIfTI where there is a geometry, safetensors and pictures elsewhere."""
 
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,20 +31,18 @@ _UNSIGNED = {"16bit": np.uint16, "8bit": np.uint8}
 
 
 @dataclass(frozen=True)
-class CalibratedMaps:
+class Maps:
     """What is written of a case.
 
     Attributes:
-        probs: calibrated probabilities ``(C, *S)``, float32.
-        mask: predicted classes ``(*S)``.
-        confidence: largest probability ``(*S)``.
+        probs: calibrated probabilities ``(C, *S)``, float32; of regions ``(R, *S)``.
+        mask: predicted labels ``(*S)``.
         geometry: affine and order of axes of a volume, where there is one.
         identity_weight: weight of the uncalibrated probabilities that a guard mixed in; None without a guard.
     """
 
     probs: Tensor
     mask: Tensor
-    confidence: Tensor
     geometry: dict[str, Any] | None = None
     identity_weight: float | None = None
 
@@ -53,10 +51,34 @@ class CalibratedMaps:
         """Whether the case goes into NIfTI files."""
         return self.geometry is not None and "affine" in self.geometry and self.mask.ndim == 3
 
+    def arrays(self, probabilities: bool) -> dict[str, Tensor]:
+        """Maps of probabilities by the names of their files; all of them, or only what must not be missing."""
+        raise NotImplementedError
 
-def write_maps(
-    folder: Path, case_id: str, maps: CalibratedMaps, precision: Precision, probabilities: bool
-) -> list[Path]:
+
+@dataclass(frozen=True)
+class CalibratedMaps(Maps):
+    """Maps of classes, with the largest probability ``confidence (*S)``."""
+
+    confidence: Tensor = field(kw_only=True)
+
+    def arrays(self, probabilities: bool) -> dict[str, Tensor]:
+        """The confidence, and the probabilities of all classes."""
+        return {"confidence": self.confidence} | ({"probs": self.probs} if probabilities else {})
+
+
+@dataclass(frozen=True)
+class RegionMaps(Maps):
+    """Maps of regions, by the ``names`` of their files."""
+
+    names: tuple[str, ...] = field(kw_only=True)
+
+    def arrays(self, probabilities: bool) -> dict[str, Tensor]:
+        """The probability of each region."""
+        return dict(zip(self.names, self.probs, strict=True)) if probabilities else {}
+
+
+def write_maps(folder: Path, case_id: str, maps: Maps, precision: Precision, probabilities: bool) -> list[Path]:
     """Write a case's files; each appears whole or not at all.
 
     Args:
@@ -70,17 +92,18 @@ def write_maps(
         The files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {"confidence": maps.confidence} | ({"probs": maps.probs} if probabilities else {})
+    arrays = maps.arrays(probabilities)
     if maps.is_nifti:
         return _write_nifti(folder / case_id, maps, arrays, precision)
     files = [_write_tensors(folder / f"{case_id}.safetensors", maps, arrays, precision)]
     if maps.mask.ndim == 2 and maps.probs.shape[0] <= 256:
-        pictures = {"mask": _small(maps.mask), "confidence": _whole(maps.confidence, 255, np.uint8)}
+        pictures = {"mask": _small(maps.mask)}
+        pictures |= {name: _whole(array, 255, np.uint8) for name, array in arrays.items() if array.ndim == 2}
         files += [_write_picture(folder / f"{case_id}_{name}.png", array) for name, array in pictures.items()]
     return files
 
 
-def _write_tensors(path: Path, maps: CalibratedMaps, arrays: dict[str, Tensor], precision: Precision) -> Path:
+def _write_tensors(path: Path, maps: Maps, arrays: dict[str, Tensor], precision: Precision) -> Path:
     stored = {name: _encode(array, precision) for name, array in arrays.items()}
     scale = "1" if precision != "8bit" else "255"
     stored["mask"] = torch.from_numpy(_small(maps.mask).astype(np.int32))
@@ -95,7 +118,7 @@ def _encode(array: Tensor, precision: Precision) -> Tensor:
     return array.to(torch.float16 if precision == "16bit" else torch.float32)
 
 
-def _write_nifti(start: Path, maps: CalibratedMaps, arrays: dict[str, Tensor], precision: Precision) -> list[Path]:
+def _write_nifti(start: Path, maps: Maps, arrays: dict[str, Tensor], precision: Precision) -> list[Path]:
     assert maps.geometry is not None
     affine = np.asarray(maps.geometry["affine"], dtype=np.float64)
     files = [_save_nifti(start.with_name(f"{start.name}_mask.nii.gz"), _small(maps.mask), affine, None)]

@@ -14,9 +14,12 @@ from lightning_calib.datasets.readers import list_files, stem, suffix
 from lightning_calib.deployment.ensemble import Calibrated, CalibratedEnsemble
 from lightning_calib.deployment.folder import DeploymentError
 from lightning_calib.deployment.guard import Guard, Guarded
-from lightning_calib.deployment.maps import CalibratedMaps
+from lightning_calib.deployment.maps import CalibratedMaps, Maps, RegionMaps
+from lightning_calib.deployment.regions import RegionEnsemble, is_region_folder
+from lightning_calib.functional.regions import log_odds
 from lightning_calib.kit.files import sha256
-from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.manifest import CaseRecord, case_path
+from lightning_calib.outputs.store import OutputStore, StoredCase
 from lightning_calib.outputs.stored_cases import StoredCases
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")  # nnU-Net's names of files with one channel each
@@ -34,7 +37,7 @@ class Source:
 
     case_id: str
     inputs_sha256: Callable[[], str]
-    calibrate: Callable[[], CalibratedMaps]
+    calibrate: Callable[[], Maps]
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Inputs:
 @cache
 def find_sources(inputs: Inputs) -> tuple[str, dict[str, Source]]:
     """Hash of the deployed calibrator, and all cases by name; loaded once in a process."""
+    if is_region_folder(inputs.deployed):
+        return region_sources(inputs)
     ensemble = CalibratedEnsemble.load(inputs.deployed, networks=inputs.images is not None, trust=inputs.trust)
     ensemble.to(torch.device(inputs.device))
     guard = Guard.load(inputs.deployed) if inputs.guard else None
@@ -98,6 +103,35 @@ def stored_sources(outputs: Path, ensemble: CalibratedEnsemble, guard: Guard | N
         Source(case.case_id, partial(str, case.sha256), partial(calibrate, case.case_id))
         for case in store.manifest.cases
     ]
+
+
+def region_sources(inputs: Inputs) -> tuple[str, dict[str, Source]]:
+    """Hash of the deployed calibrators of regions, and the cases of a store of regions by name."""
+    if inputs.outputs is None or inputs.guard:
+        raise DeploymentError(
+            f"{inputs.deployed} holds a model of regions, which takes a store of regions (--outputs) and no guard; a "
+            f"folder of one region, such as {inputs.deployed}/<region>, takes a guard"
+        )
+    root, ensemble = inputs.outputs, RegionEnsemble.load(inputs.deployed).to(torch.device(inputs.device))
+    manifest = ensemble.refuse_others(root)
+
+    def calibrate(record: CaseRecord) -> RegionMaps:
+        cases = [
+            StoredCase(case_path(root, record.case_id), record, manifest.of_region(channel), region, channel)
+            for channel, region in enumerate(manifest.regions)
+        ]
+        pooled = [case.pooled(each) for case, each in zip(cases, ensemble.poolings, strict=True)]
+        result = ensemble.calibrate_pooled(torch.stack([log_odds(each, dim=0) for each in pooled])[None])
+        probs, mask, valid = result.probs[0].float().cpu(), result.mask[0].cpu(), cases[0].valid
+        if valid is not None:
+            probs, mask = probs.where(valid, 0.0), mask.where(valid, 0)
+        names = tuple(f"probs_{region.slug}" for region in manifest.regions)
+        return RegionMaps(probs, mask, record.geometry, names=names)
+
+    return ensemble.sha256, {
+        record.case_id: Source(record.case_id, partial(str, record.sha256), partial(calibrate, record))
+        for record in manifest.cases
+    }
 
 
 def image_sources(images: Path, ensemble: CalibratedEnsemble, guard: Guard | None = None) -> list[Source]:
@@ -163,4 +197,4 @@ def as_maps(
         probs = torch.where(valid, probs, certain.view(-1, *(1 for _ in mask.shape)))
         mask, confidence = mask.where(valid, background), confidence.where(valid, 1.0)
     weight = float(result.weight) if isinstance(result, Guarded) else None
-    return CalibratedMaps(probs, mask, confidence.float(), geometry, weight)
+    return CalibratedMaps(probs, mask, geometry, weight, confidence=confidence.float())

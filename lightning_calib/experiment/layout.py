@@ -18,6 +18,7 @@ FIT, TRIALS, CURVE, CALIBRATOR, EVALUATION, JOURNAL = (
     "journal.jsonl",
 )
 SELECTION = "selection.json"
+RUNS = "regions.json"  # in place of the settings where every region has an experiment of its own
 
 
 class ResultsError(FileError):
@@ -53,3 +54,9 @@ def selection_folder(root: Path, repeat: int | None) -> Path:
         ('calibration/repeats/0/selection', 'calibration/selection')
     """
     return (root if repeat is None else repeat_folder(root, repeat)) / "selection"
+
+
+def find_runs(folder: Path) -> Path | None:
+    """The folder with experiments on regions: the one named, or ``calibration`` in it; None where there are none."""
+    places = (folder, folder / "calibration")
+    return next((place for place in places if (place / RUNS).is_file()), None)

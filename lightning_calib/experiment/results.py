@@ -73,6 +73,11 @@ class Results:
         self.folder = Path(folder)
         if not (self.folder / layout.SETTINGS).is_file() and (self.folder / "calibration" / layout.SETTINGS).is_file():
             self.folder /= "calibration"
+        if not (self.folder / layout.SETTINGS).is_file() and (runs := layout.find_runs(self.folder)) is not None:
+            raise layout.ResultsError(
+                f"{runs} stands for several regions: name the experiment of one, such as "
+                f"{runs.parent}/regions/<region>/{runs.name} ({layout.RUNS} lists them)"
+            )
         if not (self.folder / layout.SETTINGS).is_file():
             raise layout.ResultsError(
                 f"{self.folder / layout.SETTINGS} is missing: no results there; make them with `calibrate.py run`"

@@ -30,11 +30,11 @@ def _check_shapes(manifest: Manifest, case_id: str, logits: Tensor, target: Tens
     shape = tuple(target.shape)
     if target.ndim != manifest.spatial_dims:
         raise StoreError(f"case {case_id}: target of shape {shape} in a {manifest.spatial_dims}D store")
-    expected = (manifest.num_members, manifest.num_classes, *shape)
+    expected = (manifest.num_members, manifest.num_channels, *shape)
     if tuple(logits.shape) != expected:
         raise StoreError(
             f"case {case_id}: scores of shape {tuple(logits.shape)} where {expected} "
-            "(members, classes, shape of the target) are expected"
+            "(members, classes or regions, shape of the target) are expected"
         )
     if valid is not None and tuple(valid.shape) != shape:
         raise StoreError(f"case {case_id}: valid has the shape {tuple(valid.shape)}, target {shape}")

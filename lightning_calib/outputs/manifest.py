@@ -13,12 +13,14 @@ from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.files import write_text
+from lightning_calib.outputs import regions
+from lightning_calib.outputs.regions import Region
 
 FORMAT_VERSION = 3
 # Format versions that are read: stores of the first say nothing of the preprocessing, older ones than the third know
-# one group a case.
-_READ = (1, 2, 3)
-_NESTED = 3
+# one group a case; the fourth is that of stores of regions, which others know nothing of.
+_READ = (1, 2, 3, 4)
+_NESTED, REGIONS_VERSION = 3, 4
 MANIFEST = "manifest.json"
 CASES = "cases"
 SUFFIX = ".safetensors"
@@ -87,6 +89,7 @@ class Manifest:
         preprocessing: what turns a new image into the networks' input; None where it is not known.
         group_levels: names of the levels of groups, coarsest first.
         group_level: the level that the data set keeps whole; ``case`` where there is none.
+        regions: what the channels of sigmoid networks stand for; empty where channels are classes that compete.
         cases: one record a case, sorted by id.
         format_version: version of this format.
     """
@@ -103,6 +106,7 @@ class Manifest:
     preprocessing: Preprocessing | None = None
     group_levels: tuple[str, ...] = ()
     group_level: str = CASE
+    regions: tuple[Region, ...] = ()
     cases: tuple[CaseRecord, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -123,6 +127,8 @@ class Manifest:
             level_depth(check_levels(self.group_levels, "group_levels"), self.group_level)
         except ValueError as problem:
             raise StoreError(str(problem)) from problem
+        if wrong := regions.problems(self.regions, self.num_classes):
+            raise StoreError(wrong)
         if self.ignore_index is not None and 0 <= self.ignore_index < self.num_classes:
             raise StoreError(
                 f"ignore_index {self.ignore_index} is also a class ({self.class_names[self.ignore_index]})"
@@ -132,6 +138,11 @@ class Manifest:
     def num_classes(self) -> int:
         """Number of classes C."""
         return len(self.class_names)
+
+    @property
+    def num_channels(self) -> int:
+        """Score maps of a member: one a class, or one a region."""
+        return len(self.regions) or self.num_classes
 
     @property
     def num_members(self) -> int:
@@ -171,6 +182,12 @@ class Manifest:
         (level,) = unnamed(1)
         return replace(self, group_levels=(level,), group_level=level)
 
+    def of_region(self, channel: int) -> Self:
+        """The manifest of a region's view: outside and inside as two classes."""
+        name = self.regions[channel].name
+        classes = (regions.OUTSIDE, name)
+        return replace(self, class_names=classes, background=0, regions=(), dataset=f"{self.dataset}: {name}")
+
     def header(self) -> Self:
         """The same manifest without its cases: what every case of one store has in common."""
         return replace(self, cases=())
@@ -178,7 +195,7 @@ class Manifest:
     def arrays(self, case: CaseRecord) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Names, types and shapes that a case's file must hold, as a safetensors header writes them."""
         members = (self.num_members,) if self.keep == "members" else ()
-        scores = (_HEADER_DTYPES[self.dtype], (*members, self.num_classes, *case.shape))
+        scores = (_HEADER_DTYPES[self.dtype], (*members, self.num_channels, *case.shape))
         held = dict.fromkeys(self.array_names, scores) | {"target": ("I64", case.shape)}
         return held | ({"valid": ("BOOL", case.shape)} if case.has_valid else {})
 
@@ -189,6 +206,10 @@ class Manifest:
             "num_members": self.num_members,
             "changed_argmax": self.changed_argmax(),
         }
+        if self.regions:
+            facts |= {"within": regions.within(self.regions)}
+        else:  # stores of classes keep the bytes, and results their hash, of releases that knew no regions
+            del facts["regions"]
         write_text(path, json.dumps(facts, indent=1, sort_keys=True) + "\n")
 
     @classmethod
@@ -210,6 +231,7 @@ class Manifest:
                 facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"])
             facts["cases"] = tuple(CaseRecord.from_dict(case) for case in facts["cases"])
             facts["group_levels"] = tuple(facts.get("group_levels", ()))
+            facts["regions"] = Region.all_of({region["name"]: region["labels"] for region in facts.get("regions", ())})
             manifest = cls(**facts)
             return manifest if version >= _NESTED else manifest.with_one_level()
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:

@@ -9,6 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
+from lightning_calib.functional.regions import log_odds, two_classes
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.manifest import (
     CASES,
@@ -20,17 +21,24 @@ from lightning_calib.outputs.manifest import (
     case_path,
     read_header,
 )
+from lightning_calib.outputs.regions import Region
+from lightning_calib.outputs.views import View, view_folder
 
 _LISTED = 20  # problems that an error spells out; the rest is counted
 
 
 @dataclass(frozen=True)
 class StoredCase:
-    """One case of a store; its arrays are mapped from the file when they are asked for."""
+    """One case of a store; its arrays are mapped from the file when they are asked for.
+
+    In the view of a region, ``channel`` is its number and the classes are outside and inside.
+    """
 
     path: Path
     record: CaseRecord
     manifest: Manifest
+    region: Region | None = None
+    channel: int = 0
 
     @property
     def case_id(self) -> str:
@@ -55,12 +63,13 @@ class StoredCase:
     @property
     def logits(self) -> Tensor | None:
         """Member logits ``(M, C, *S)`` in the stored precision; None where the store keeps pooled ones."""
-        return self._read("logits")[: self.manifest.num_members] if self.manifest.keep == "members" else None
+        return self._scores("logits")[: self.manifest.num_members] if self.manifest.keep == "members" else None
 
     @property
     def target(self) -> Tensor:
         """Labels ``(*S)``, int64."""
-        return self._read("target")
+        labels = self._read("target")
+        return labels if self.region is None else self.region.target(labels, self.manifest.ignore_index)
 
     @property
     def valid(self) -> Tensor | None:
@@ -72,8 +81,14 @@ class StoredCase:
         if pooling not in POOLINGS:
             raise ValueError(f"unknown pooling {pooling!r}; choose one of {', '.join(POOLINGS)}")
         if self.manifest.keep == "pooled":
-            return self._read(pooling).float()
-        return pool(self._read("logits")[None, : self.manifest.num_members], pooling)[0]
+            return self._scores(pooling).float()
+        pooled = pool(self._scores("logits")[None, : self.manifest.num_members], pooling)
+        return pooled[0] if self.region is None else two_classes(log_odds(pooled), dim=1)[0]
+
+    def _scores(self, name: str) -> Tensor:
+        """Scores ``([M,] C, *S)``; of a region, those of its two classes."""
+        scores, classes = self._read(name), -1 - len(self.shape)
+        return scores if self.region is None else two_classes(scores.select(classes, self.channel), classes)
 
     def _read(self, name: str) -> Tensor:
         try:
@@ -95,6 +110,11 @@ class OutputStore:
         path: the folder, usually ``runs/<name>/outputs``.
         members: take the first so many members for the ensemble; None for all.
 
+    Attributes:
+        root: where the files are: ``path``, or the store of regions that ``path`` is a view of.
+        stored: the manifest of ``root``; ``manifest`` is that of the view.
+        channel: number of the view's region; None where the store is no view.
+
     Example:
         >>> import tempfile, torch
         >>> from lightning_calib.outputs.manifest import Member
@@ -110,7 +130,14 @@ class OutputStore:
 
     def __init__(self, path: str | Path, members: int | None = None) -> None:
         self.path = Path(path)
-        self.manifest = Manifest.load(_manifest_path(self.path))
+        view = View.read(self.path)
+        self.root = self.path if view is None else view.root(self.path)
+        self.stored = Manifest.load(_manifest_path(self.root))
+        self.channel = None if view is None else view.channel(self.stored, self.path)
+        self.manifest = self.stored if self.channel is None else self.stored.of_region(self.channel)
+        if self.manifest.regions:
+            listed = ", ".join(str(view_folder(self.path, region)) for region in self.manifest.regions)
+            raise StoreError(f"{self.path} holds regions, which are no classes: name the view of one of them: {listed}")
         self._records = {case.case_id: case for case in self.manifest.cases}
         _refuse(self.path, [*self._problems(), *self._foreign()])
         self.stored_members = self.manifest.num_members
@@ -171,29 +198,33 @@ class OutputStore:
         if case_id not in self._records:
             some = ", ".join(list(self._records)[:5])
             raise KeyError(f"no case {case_id!r} in {self.path}; it holds {len(self)} cases: {some}, ...")
-        return StoredCase(case_path(self.path, case_id), self._records[case_id], self.manifest)
+        path = case_path(self.root, case_id)
+        if self.channel is None:
+            return StoredCase(path, self._records[case_id], self.manifest)
+        region = self.stored.regions[self.channel]
+        return StoredCase(path, self._records[case_id], self.manifest, region, self.channel)
 
     def verify(self) -> None:
         """Check the hash of every file; all that differ are named in one error."""
         changed = [
             f"{path} does not have the content that the manifest records: predict this case again"
             for case in self.manifest.cases
-            if sha256(path := case_path(self.path, case.case_id)) != case.sha256
+            if sha256(path := case_path(self.root, case.case_id)) != case.sha256
         ]
         _refuse(self.path, changed)
 
     def _problems(self) -> Iterator[str]:
-        for case in self.manifest.cases:
-            path = case_path(self.path, case.case_id)
+        for case in self.stored.cases:
+            path = case_path(self.root, case.case_id)
             if not path.is_file():
                 yield f"{path} is missing"
             elif (size := path.stat().st_size) != case.size:
                 yield f"{path} has {size:,} bytes, the manifest records {case.size:,}: truncated or changed"
             else:
-                yield from _header_problem(path, self.manifest.arrays(case))
+                yield from _header_problem(path, self.stored.arrays(case))
 
     def _foreign(self) -> Iterator[str]:
-        for path in sorted((self.path / CASES).glob(f"*{SUFFIX}")):
+        for path in sorted((self.root / CASES).glob(f"*{SUFFIX}")):
             if path.name.removesuffix(SUFFIX) not in self._records and not path.name.startswith("."):
                 yield f"{path} is not in the manifest: a file of another run?"
 

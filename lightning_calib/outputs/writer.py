@@ -15,12 +15,15 @@ from torch import Tensor
 from lightning_calib.datasets.cases import CASE
 from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
-from lightning_calib.functional.pooling import POOLINGS, pool
+from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
+from lightning_calib.functional.regions import pool_one_channel
 from lightning_calib.kit.files import atomic_path, read_json, sha256, write_text
 from lightning_calib.outputs.case_check import check_case
 from lightning_calib.outputs.manifest import (
     CASES,
+    FORMAT_VERSION,
     MANIFEST,
+    REGIONS_VERSION,
     CaseRecord,
     Keep,
     Manifest,
@@ -30,6 +33,7 @@ from lightning_calib.outputs.manifest import (
     StoreError,
     case_path,
 )
+from lightning_calib.outputs.regions import Region
 
 _DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
 _HEADER = ".header.json"  # no case id starts with a dot
@@ -61,6 +65,7 @@ class OutputWriter:
         group_levels: names of the levels of groups, coarsest first; ``group`` by default.
         group_level: level that divisions of the store keep whole by default; None for the coarsest.
         preprocessing: what turns a new image into the networks' input, where it is known.
+        regions: what the channels of sigmoid networks stand for; their scores are then log-odds ``(M, R, *S)``.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class OutputWriter:
         group_levels: Sequence[str] | None = None,
         group_level: str | None = None,
         preprocessing: Preprocessing | None = None,
+        regions: Sequence[Region] = (),
     ) -> None:
         self.path = Path(path)
         self.groups, levels = nested(groups, group_levels)
@@ -95,6 +101,8 @@ class OutputWriter:
             preprocessing=preprocessing,
             group_levels=levels,
             group_level=group_level or next(iter(levels), CASE),
+            regions=tuple(regions),
+            format_version=REGIONS_VERSION if regions else FORMAT_VERSION,
         )
         self._facts = self.path / _UNFINISHED
         finished = self._continue(self.path / MANIFEST)
@@ -138,7 +146,7 @@ class OutputWriter:
     def case_bytes(self, shape: Sequence[int]) -> int:
         """Size of one case of spatial shape ``shape`` in bytes, header included."""
         maps = self.manifest.num_members if self.manifest.keep == "members" else len(POOLINGS)
-        voxel = maps * self.manifest.num_classes * _DTYPES[self.manifest.dtype].itemsize + 8 + 1
+        voxel = maps * self.manifest.num_channels * _DTYPES[self.manifest.dtype].itemsize + 8 + 1
         return prod(shape) * voxel + _HEADER_BYTES
 
     def reserve(self, num_cases: int, shape: Sequence[int]) -> int:
@@ -168,7 +176,7 @@ class OutputWriter:
 
         Args:
             case_id: its name, fit for a file name.
-            logits: member scores ``(M, C, *S)``, finite.
+            logits: member scores ``(M, C, *S)``, finite; of regions, log-odds ``(M, R, *S)``.
             target: labels ``(*S)``.
             valid: where the networks predicted, ``(*S)``; None for everywhere.
             geometry: spacing, affine and the like; JSON.
@@ -236,7 +244,7 @@ class OutputWriter:
     def _scores(self, case_id: str, logits: Tensor) -> dict[str, Tensor]:
         """The score arrays to store, in the stored precision."""
         pooled = self.manifest.keep == "pooled"
-        scores = {name: pool(logits[None], name)[0] for name in POOLINGS} if pooled else {"logits": logits}
+        scores = {name: self._pool(logits, name) for name in POOLINGS} if pooled else {"logits": logits}
         scores = {name: array.to(_DTYPES[self.manifest.dtype]) for name, array in scores.items()}
         if not all(array.isfinite().all() for array in scores.values()):
             raise StoreError(f"case {case_id}: scores are beyond the range of float16; store float32")
@@ -248,10 +256,19 @@ class OutputWriter:
             return {}
         changed: dict[str, int] = {}
         for name in POOLINGS:
-            after = stored[name].float() if name in stored else pool(stored["logits"][None], name)[0]
-            differs = pool(logits[None], name)[0].argmax(0) != after.argmax(0)
-            changed[name] = int((differs & counted).sum())
+            after = stored[name].float() if name in stored else self._pool(stored["logits"], name)
+            differs = self._decisions(self._pool(logits, name)) != self._decisions(after)
+            changed[name] = int((differs.any(0) & counted).sum())
         return changed
+
+    def _pool(self, logits: Tensor, pooling: Pooling) -> Tensor:
+        """Pooled scores ``(C, *S)`` of members ``(M, C, *S)``."""
+        regions = self.manifest.regions  # in place of a batch
+        return pool_one_channel(logits.movedim(0, 1), pooling) if regions else pool(logits[None], pooling)[0]
+
+    def _decisions(self, pooled: Tensor) -> Tensor:
+        """The predicted class ``(1, *S)``, or whether a voxel lies in each region ``(R, *S)``."""
+        return pooled > 0 if self.manifest.regions else pooled.argmax(0, keepdim=True)
 
 
 def _counted(target: Tensor, valid: Tensor | None, ignore_index: int | None) -> Tensor:

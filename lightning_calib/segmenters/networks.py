@@ -33,6 +33,7 @@ class SmpNetwork(Network):
         options: what else the architecture takes, such as ``decoder_channels``.
         channels_last: keep channels next to each other in memory. Depthwise encoders such as ``mobilenet_v2`` train
             faster so on CPUs, most on GPUs with reduced precision; the weights are the same but for rounding.
+        classes: output channels; None for one a class, 1 for two classes told apart by one sigmoid.
 
     Example:
         >>> network = SmpNetwork("unet", "resnet18").build(in_channels=1, num_classes=4, spatial_dims=2)
@@ -47,16 +48,22 @@ class SmpNetwork(Network):
         encoder_weights: str | None = None,
         options: dict[str, Any] | None = None,
         channels_last: bool = False,
+        classes: int | None = None,
     ) -> None:
         self.arch, self.encoder_name = arch, encoder_name
         self.encoder_weights, self.options = encoder_weights, dict(options or {})
-        self.channels_last = channels_last
+        self.channels_last, self.classes = channels_last, classes
 
     def build(self, in_channels: int, num_classes: int, spatial_dims: int) -> Segmenter:
         """Make the network (see :class:`Network`)."""
         if spatial_dims != 2:
             raise ValueError(
                 f"segmentation_models.pytorch is 2D, the data are {spatial_dims}D: choose ResidualEncoderUNet"
+            )
+        channels = num_classes if self.classes is None else self.classes
+        if channels != num_classes and (channels, num_classes) != (1, 2):
+            raise ValueError(
+                f"classes = {channels} for data of {num_classes} classes: leave it out, or give 1 for two classes"
             )
         smp = quiet_import("segmentation_models_pytorch")  # costs seconds: only where it is used
         try:
@@ -65,7 +72,7 @@ class SmpNetwork(Network):
                 encoder_name=self.encoder_name,
                 encoder_weights=self.encoder_weights,
                 in_channels=in_channels,
-                classes=num_classes,
+                classes=channels,
                 **self.options,
             )
         except KeyError as problem:  # lists the right names

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lightning_calib.functional.regions import two_classes
+
 
 class Segmenter(nn.Module):
     """A network whose outputs are one main map and, while it trains, maps of lower resolution.
 
     Architectures disagree on what they return (a tensor, a list while deep supervision is on) and on the
     sizes they take; here both are settled once. Images of other sizes are padded with zeros, the mean of a
-    normalised image, and the scores cropped back.
+    normalised image, and the scores cropped back. One output channel is the logit of the second of two classes, whose
+    scores are then ``(0, z)``.
 
     Args:
         body: the network; returns ``(B, C, *S)`` or a list that starts with it.
@@ -61,4 +64,5 @@ class Segmenter(nn.Module):
         if self.deep_supervision:
             self.body.decoder.deep_supervision = self.training  # type: ignore[union-attr]
         outputs = self.body(images)
-        return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        maps = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        return [two_classes(each[:, 0], dim=1) if each.shape[1] == 1 else each for each in maps]

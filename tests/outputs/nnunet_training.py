@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 DATASET = "Dataset004_Hippocampus"
-FOLDS = 2
 
 
-def main(source: str, home: str) -> None:
-    """Train two folds on ``source/imagesTr``; predict ``source/imagesTs`` into ``home/predicted/fold_<k>``."""
+def main(source: str, home: str, folds: str = "2") -> None:
+    """Train some folds on ``source/imagesTr``; predict ``source/imagesTs`` into ``home/predicted/fold_<k>``."""
     root = Path(home)
     for name in ("raw", "preprocessed", "results"):
         os.environ[f"nnUNet_{name}"] = str(root / name)
@@ -31,10 +30,10 @@ def main(source: str, home: str) -> None:
     shrink(root / "preprocessed" / DATASET / "nnUNetPlans.json")
     preprocess([4], configurations=("3d_fullres",), num_processes=(1,))
     os.environ |= {"nnUNet_n_proc_DA": "0"}  # no worker processes; planning needs one
-    for fold in range(FOLDS):
+    for fold in range(int(folds)):
         train(fold)
     (model,) = (root / "results" / DATASET).iterdir()
-    predict(model, root / "raw" / DATASET / "imagesTs", root / "predicted")
+    predict(model, root / "raw" / DATASET / "imagesTs", root / "predicted", int(folds))
 
 
 def shrink(path: Path) -> None:
@@ -64,12 +63,12 @@ def train(fold: int) -> None:
     trainer.run_training()
 
 
-def predict(model: Path, images: Path, destination: Path) -> None:
+def predict(model: Path, images: Path, destination: Path, folds: int) -> None:
     """Probabilities of each fold, as ``nnUNetv2_predict --save_probabilities`` writes them."""
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
-    for fold in range(FOLDS):
+    for fold in range(folds):
         predictor = nnUNetPredictor(device=torch.device("cpu"), allow_tqdm=False)
         predictor.initialize_from_trained_model_folder(str(model), (fold,), "checkpoint_final.pth")
         folder = destination / f"fold_{fold}"

@@ -154,8 +154,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
 def test_facts_on_the_data_set(tmp_path):
     facts = read_dataset_facts(write_dataset_json(tmp_path, {"background": 0, "b": [2], "a": 1, "ignore": 3}))
     assert (facts.name, facts.class_names, facts.ignore_index) == ("Tiny", ["background", "a", "b"], 3)
-    with pytest.raises(StoreError, match=r"whole are regions of several labels.*sigmoid"):
-        read_dataset_facts(write_dataset_json(tmp_path, {"background": 0, "whole": [1, 2], "core": 2}))
     with pytest.raises(StoreError, match="count up from 0"):
         read_dataset_facts(write_dataset_json(tmp_path, {"background": 0, "a": 2}))
     with pytest.raises(StoreError, match="--dataset_json"):
@@ -184,7 +182,4 @@ def test_a_model_folder_is_loaded_only_when_trusted(tmp_path):
     with pytest.raises(StoreError, match="--trust_model_folder true"):
         FoldPredictor(model, tmp_path, tmp_path)
     with pytest.raises(StoreError, match="no images named <case>_0000"):
-        FoldPredictor(model, tmp_path, tmp_path, trusted=True)
-    write_dataset_json(model, {"background": 0, "whole": [1, 2], "core": 2})
-    with pytest.raises(StoreError, match="regions"):
         FoldPredictor(model, tmp_path, tmp_path, trusted=True)

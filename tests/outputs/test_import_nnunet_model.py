@@ -8,14 +8,18 @@ import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
 import pytest
+import torch
+from scipy.special import expit
 
 from lightning_calib.cli.calibrate import main
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.views import write_views
 from tests.outputs.nnunet_training import DATASET
 
 LABELS = {"background": 0, "Anterior": 1, "Posterior": 2}
@@ -26,7 +30,7 @@ pytestmark = [
 ]
 
 
-def make_raw(root: Path, source: Path, training: int = 5, held_out: int = 2) -> Path:
+def make_raw(root: Path, source: Path, training: int = 5, held_out: int = 2, **facts: Any) -> Path:
     """A few hippocampus volumes as nnU-Net wants them; held-out ones are zero outside a box, so that it crops them."""
     names = sorted(path.name for path in (source / "imagesTr").glob("[!.]*.nii.gz"))
     for number, name in enumerate(names[: training + held_out]):
@@ -40,34 +44,43 @@ def make_raw(root: Path, source: Path, training: int = 5, held_out: int = 2) -> 
             voxels[:3], voxels[:, -2:] = 0, 0
         file = root / f"images{part}" / name.replace(".nii.gz", "_0000.nii.gz")
         nibabel.save(nibabel.Nifti1Image(voxels, image.affine), file)
-    facts = {"channel_names": {"0": "MRI"}, "labels": LABELS, "numTraining": training, "file_ending": ".nii.gz"}
-    (root / "dataset.json").write_text(json.dumps(facts))
+    usual = {"channel_names": {"0": "MRI"}, "labels": LABELS, "numTraining": training, "file_ending": ".nii.gz"}
+    (root / "dataset.json").write_text(json.dumps(usual | facts))
     return root
+
+
+def train(home: Path, raw: Path, folds: int = 2) -> Path:
+    """Folder with a trained model and nnU-Net's own probabilities."""
+    script = Path(__file__).with_name("nnunet_training.py")
+    command = [sys.executable, str(script), str(raw), str(home / "home"), str(folds)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONWARNINGS": "ignore"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return home / "home"
+
+
+def import_model(trained: Path) -> Path:
+    """The outputs of all folds on the held-out volumes, as the command imports them."""
+    (model,) = (trained / "results" / DATASET).iterdir()
+    raw = trained / "raw" / DATASET
+    line = ["import", "nnunet", "--model", str(model), "--images", str(raw / "imagesTs"), "--device", "cpu"]
+    line += ["--targets", str(raw / "labelsTs"), "--training_images", str(raw / "imagesTr")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # nnU-Net and what it imports are not ours to mend
+        assert main([*line, "--outputs", str(trained / "outputs"), "--trust_model_folder", "true"]) == 0
+    return trained / "outputs"
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, hippocampus_root):
     """Folder with a trained model of two folds and nnU-Net's own probabilities."""
     home = tmp_path_factory.mktemp("nnunet")
-    raw = make_raw(home / "source", hippocampus_root)
-    script = Path(__file__).with_name("nnunet_training.py")
-    command = [sys.executable, str(script), str(raw), str(home / "home")]
-    done = subprocess.run(command, env={**os.environ, "PYTHONWARNINGS": "ignore"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return home / "home"
+    return train(home, make_raw(home / "source", hippocampus_root))
 
 
 @pytest.fixture(scope="module")
 def store(trained):
-    """The outputs of both folds on the held-out volumes, as the command imports them."""
-    (model,) = (trained / "results" / DATASET).iterdir()
-    raw = trained / "raw" / DATASET
-    line = ["import", "nnunet", "--model", str(model), "--images", str(raw / "imagesTs"), "--folds", "[0, 1]"]
-    line += ["--targets", str(raw / "labelsTs"), "--training_images", str(raw / "imagesTr"), "--device", "cpu"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")  # nnU-Net and what it imports are not ours to mend
-        assert main([*line, "--outputs", str(trained / "outputs"), "--trust_model_folder", "true"]) == 0
-    return OutputStore(trained / "outputs")
+    """The outputs of both folds."""
+    return OutputStore(import_model(trained))
 
 
 def test_the_softmax_of_our_logits_is_what_nnunet_writes(trained, store):
@@ -100,3 +113,21 @@ def test_members_are_the_folds_and_images_are_remembered(store):
     assert (store.manifest.representation, store.manifest.class_names) == ("logits", tuple(LABELS))
     recorded = json.loads((store.path / "images.json").read_text())
     assert (len(recorded["pool"]), len(recorded["training"])) == (2, 5)
+
+
+def test_the_sigmoids_of_our_logits_are_what_nnunet_writes_of_regions(tmp_path, hippocampus_root):
+    regions = {"background": 0, "Whole": [1, 2], "Posterior": [2]}
+    raw = make_raw(tmp_path / "source", hippocampus_root, labels=regions, regions_class_order=[1, 2])
+    home = train(tmp_path, raw, folds=1)
+    theirs = ProbabilityFolders([home / "predicted" / "fold_0"], raw / "labelsTs")
+    views = write_views(import_model(home))
+    assert list(views) == ["Whole", "Posterior"]
+    for channel, folder in enumerate(views.values()):
+        for case in OutputStore(folder):
+            written = theirs.load(case.case_id)
+            np.testing.assert_array_equal(case.valid.numpy(), written.valid)
+            seen = case.valid
+            logits = case.logits[0, 1][seen].double().numpy()
+            probs = expit(written.scores[0, channel][seen.numpy()].astype(np.float64))
+            np.testing.assert_allclose(expit(logits), probs, atol=1e-5)
+            assert torch.equal(case.target, (torch.from_numpy(written.target).long() > channel).long())

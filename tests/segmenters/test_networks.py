@@ -187,3 +187,20 @@ def test_members_of_another_architecture_are_refused_by_name(tmp_path):
     assert torch.equal(members(image)[0], members.restored(image, lambda logits: logits))
     with pytest.raises(ValueError, match=r"member a: .*another network"):
         Members.load(build(1, 3, 2), {"a": tmp_path / "a.ckpt"})
+
+
+def test_one_output_channel_is_two_classes():
+    torch.manual_seed(0)
+    options = {"decoder_channels": [16, 8, 8, 8, 8]}
+    model = SmpNetwork("unet", "resnet18", options=options, classes=1).build(
+        in_channels=2, num_classes=2, spatial_dims=2
+    )
+    images = torch.randn(2, 2, 40, 33)
+    logits = model.eval().logits(images)
+    assert logits.shape == (2, 2, 40, 33)
+    assert not logits[:, 0].any()
+    target = torch.randint(2, (2, 40, 33))
+    theirs = nn.functional.binary_cross_entropy_with_logits(logits[:, 1], target.float())
+    torch.testing.assert_close(nn.functional.cross_entropy(logits, target), theirs)
+    with pytest.raises(ValueError, match="classes = 1 for data of 3 classes"):
+        SmpNetwork(classes=1).build(in_channels=2, num_classes=3, spatial_dims=2)

@@ -65,7 +65,7 @@ def examine(
     if (voxels is not None and voxels < 1) or (cases is not None and cases < 1):
         raise ValueError(f"voxels = {voxels}, cases = {cases}: give at least 1, or null for all")
     found = [*_examine_cases(store, _drawn(store.case_ids, cases, seed), voxels, seed)]
-    recorded = recorded_images(store.path)
+    recorded = recorded_images(store.root)
     hashes = (
         recorded[0] if pool_images is None else pool_images,
         recorded[1] if training_images is None else training_images,

@@ -83,7 +83,7 @@ def _only(path: Path, names: list[str], key: str | None) -> str:
 def arrange(
     array: Array, spatial_dims: int, where: Path, class_axis: int | None = None, member_axis: int | None = None
 ) -> Array:
-    """Bring an array to ``(M, C, *S)``.
+    """Bring an array to ``(M, C, *S)``; one without an axis of classes has one channel.
 
     Args:
         array: scores.
@@ -97,16 +97,20 @@ def arrange(
         (1, 3, 32, 40)
         >>> arrange(np.zeros((3, 5, 32, 40)), 2, Path("a.npy"), member_axis=1).shape
         (5, 3, 32, 40)
+        >>> arrange(np.zeros((32, 40)), 2, Path("a.npy")).shape
+        (1, 1, 32, 40)
     """
     expected = spatial_dims + 1 + (member_axis is not None)
-    if array.ndim != expected:
+    one_channel = array.ndim == expected - 1 and class_axis is None
+    if array.ndim != expected and not one_channel:
         members = "members, " if member_axis is not None else ""
         raise StoreError(
             f"{where}: shape {array.shape} has {array.ndim} axes where {expected} are expected ({members}classes and "
-            f"{spatial_dims} of the target): a map without class axis holds no scores of classes (stack 1 - p and p "
-            "where it is the probability of one class of two); an axis of members is named by --member_axis"
+            f"{spatial_dims} of the target); an axis of members is named by --member_axis"
         )
     member = None if member_axis is None else _axis(member_axis, array.ndim, "member_axis", where)
+    if one_channel:
+        array, class_axis = array[..., None], -1
     first = next(axis for axis in range(array.ndim) if axis != member)
     classes = first if class_axis is None else _axis(class_axis, array.ndim, "class_axis", where)
     if member is None:
@@ -146,6 +150,47 @@ def log_probs(probs: Array, where: str) -> tuple[Array, int]:
         >>> values.dtype.name, round(float(values[0, 1, 0]), 2), zeros
         ('float32', -9.7, 1)
     """
+    _refuse_others(probs, where)
+    sums = probs.sum(axis=1, dtype=np.float64)
+    if (off := np.abs(sums - 1)).max() > _TOLERANCE:
+        place = tuple(int(i) for i in np.unravel_index(off.argmax(), off.shape))
+        raise StoreError(
+            f"{where}: the classes' probabilities sum to {sums[place]:.4f} at member {place[0]}, voxel {place[1:]}; "
+            "regions that overlap (sigmoid outputs) are no classes: name them and their labels with --regions"
+        )
+    wide = np.maximum(probs, np.finfo(probs.dtype).tiny).astype(np.promote_types(probs.dtype, np.float32))
+    return np.log(wide).astype(np.float32), int((probs == 0).sum())
+
+
+def sigmoid_log_probs(probs: Array, where: str) -> tuple[Array, Array, int]:
+    r"""Log-probabilities outside and inside of sigmoid outputs that a file holds.
+
+    .. math:: \log \max(1 - p, \varepsilon_1), \quad \log \max(p, \varepsilon_0)
+
+    with ``ε_0`` the smallest normal number of the array's own type, and ``ε_1`` half the distance from 1 to the next
+    number below: what is closer to 1 was rounded to it.
+
+    Args:
+        probs: of any shape.
+        where: file and case, for messages.
+
+    Returns:
+        Both in float32 or, where the array is wider, as wide; and how many probabilities were 0 or 1.
+
+    Example:
+        >>> outside, inside, lost = sigmoid_log_probs(np.array([0.25, 1.0], dtype=np.float32), "a.npz")
+        >>> [round(float(value), 2) for value in (inside - outside)], lost
+        ([-1.1, 17.33], 1)
+    """
+    _refuse_others(probs, where)
+    facts = np.finfo(probs.dtype)
+    wide = probs.astype(np.promote_types(probs.dtype, np.float32))
+    outside, inside = np.log(np.maximum(1 - wide, facts.epsneg / 2)), np.log(np.clip(wide, facts.tiny, 1))
+    return outside, inside, int(((probs <= 0) | (probs >= 1)).sum())
+
+
+def _refuse_others(probs: Array, where: str) -> None:
+    """Stop where values are no probabilities."""
     if probs.dtype.kind != "f":
         raise StoreError(f"{where}: probabilities of type {probs.dtype}; fractions are expected")
     if bad := int((~np.isfinite(probs)).sum()):
@@ -155,12 +200,3 @@ def log_probs(probs: Array, where: str) -> tuple[Array, int]:
             f"{where}: values from {probs.min()} to {probs.max()} are no probabilities; import logits with "
             "--representation logits"
         )
-    sums = probs.sum(axis=1, dtype=np.float64)
-    if (off := np.abs(sums - 1)).max() > _TOLERANCE:
-        place = tuple(int(i) for i in np.unravel_index(off.argmax(), off.shape))
-        raise StoreError(
-            f"{where}: the classes' probabilities sum to {sums[place]:.4f} at member {place[0]}, voxel {place[1:]}; "
-            "regions that overlap (sigmoid outputs) are no classes and cannot be calibrated as such"
-        )
-    wide = np.maximum(probs, np.finfo(probs.dtype).tiny).astype(np.promote_types(probs.dtype, np.float32))
-    return np.log(wide).astype(np.float32), int((probs == 0).sum())

@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_calib.datasets.readers import SUFFIXES, read_mask
-from lightning_calib.outputs.imports.arrays import ScoreFile, arrange, array_files, log_probs, read_array
+from lightning_calib.outputs.imports.arrays import (
+    ScoreFile,
+    arrange,
+    array_files,
+    log_probs,
+    read_array,
+    sigmoid_log_probs,
+)
 from lightning_calib.outputs.imports.loop import CaseSource, Imported, pair, paired_files
 from lightning_calib.outputs.manifest import Member, StoreError
 
@@ -20,6 +27,9 @@ Declared = Literal["logits", "probs"]
 class ArrayFolders(CaseSource):
     """Score files of one ensemble.
 
+    Files with one channel, or without an axis of classes, hold the second of two classes: its logit against 0, or its
+    probability. With ``regions``, each channel holds those of a region.
+
     Args:
         scores: one folder a member, with files of the same names; or a single folder.
         representation: what the files hold, logits or probs. It is never guessed from the values.
@@ -29,6 +39,8 @@ class ArrayFolders(CaseSource):
         target_key: name of the labels in the NPZ files of the scores, in place of ``targets``.
         class_axis: axis of the classes in each file; None for the first that is not the members'.
         member_axis: axis of the members in each file, where one file holds them all.
+        regions: for networks with a sigmoid a channel, the labels of the region that each channel stands for, such as
+            {whole: [1, 2, 3], core: [2, 3]}.
     """
 
     scores: list[Path]
@@ -39,6 +51,7 @@ class ArrayFolders(CaseSource):
     target_key: str | None = None
     class_axis: int | None = None
     member_axis: int | None = None
+    regions: dict[str, list[int]] | None = None
 
     def __post_init__(self) -> None:
         """Find the files and see that they belong together."""
@@ -73,12 +86,22 @@ class ArrayFolders(CaseSource):
         shapes = {array.array.shape for array in found}
         if len(shapes) > 1:
             raise StoreError(f"case {case_id}: members of different shapes {sorted(shapes)}; predict them alike")
-        scores, zeros = np.concatenate([array.array for array in found]), 0
-        if self.representation == "probs":
-            scores, zeros = log_probs(scores, f"case {case_id} ({self.files[case_id][0]})")
+        where = f"case {case_id} ({self.files[case_id][0]})"
+        scores, zeros = self._declared(np.concatenate([array.array for array in found]), where)
         valid = read_mask(self._valid[case_id]) != 0 if self._valid else None
         geometry = next((file.geometry for file in (*found, target) if file.geometry is not None), None)
         return Imported(scores, target.array, valid, geometry, zeros)
+
+    def _declared(self, scores: Array, where: str) -> tuple[Array, int]:
+        """Scores ``(M, C, *S)`` as the store holds them, and how many probabilities were lost."""
+        one_channel = scores.shape[1] == 1 and self.regions is None
+        if self.representation == "logits":
+            return (np.concatenate([np.zeros_like(scores), scores], axis=1) if one_channel else scores), 0
+        if self.regions is None and not one_channel:
+            return log_probs(scores, where)
+        outside, inside, zeros = sigmoid_log_probs(scores, where)
+        found = np.concatenate([outside, inside], axis=1) if one_channel else inside - outside
+        return found.astype(np.float32), zeros
 
     def _scores(self, path: Path, target: ScoreFile) -> ScoreFile:
         """Scores ``(M, C, *S)`` of a file, on the grid of the target."""

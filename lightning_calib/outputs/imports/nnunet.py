@@ -1,14 +1,20 @@
 """What nnU-Net's ``dataset.json`` says about classes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lightning_calib.datasets.readers import SUFFIXES
 from lightning_calib.kit.files import read_json
 from lightning_calib.outputs.imports.arrays import array_files
 from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.regions import Region
+
+Array = NDArray[Any]
 
 BACKGROUND = 0  # nnU-Net's own rule
 
@@ -19,22 +25,41 @@ class DatasetFacts:
 
     Attributes:
         name: name of the data set.
-        class_names: names in the order of labels and of score channels.
+        class_names: names in the order of labels and, unless there are regions, of score channels.
         ignore_index: the ``ignore`` label, where there is one; it has no channel.
         file_ending: ending of images and label files.
+        regions: of a model with a sigmoid a region, what each channel stands for.
+        paint: label that each region's voxels get in a segmentation, later ones over earlier ones.
     """
 
     name: str
     class_names: list[str]
     ignore_index: int | None
     file_ending: str
+    regions: tuple[Region, ...] = ()
+    paint: Sequence[int] = ()
+
+    @property
+    def channels(self) -> list[str]:
+        """Names of the score channels."""
+        return [region.name for region in self.regions] or self.class_names
+
+    def segmentation(self, probs: Array) -> Array:
+        """The labels ``(*S)`` that nnU-Net makes of probabilities ``(C, *S)``."""
+        if not self.regions:
+            classes: Array = probs.argmax(axis=0)
+            return classes
+        labels = np.zeros(probs.shape[1:], dtype=np.int64)
+        for inside, label in zip(probs > 0.5, self.paint, strict=True):
+            labels[inside] = label
+        return labels
 
 
 def read_dataset_facts(path: Path) -> DatasetFacts:
-    """Read ``dataset.json``; region-based models are refused.
+    """Read ``dataset.json``; of region-based models, the regions too.
 
     Raises:
-        StoreError: naming what is missing, or why the model has no classes.
+        StoreError: naming what is missing.
     """
     try:
         facts: dict[str, Any] = read_json(path)
@@ -45,30 +70,35 @@ def read_dataset_facts(path: Path) -> DatasetFacts:
             f"{path} is not the dataset.json of nnU-Net v2 ({problem!r}): it lies in the folder of predictions and in "
             "that of a trained model; name it with --dataset_json"
         ) from problem
-    _refuse_regions(path, labels)
     ignore = labels.pop("ignore", None)
-    by_number = {int(_single(number)): name for name, number in labels.items()}
+    about = str(facts.get("name", path.parent.name)), None if ignore is None else int(ignore), ending
+    held = {name: _several(numbers) for name, numbers in labels.items()}
+    if any(len(numbers) > 1 for numbers in held.values()):
+        return _region_facts(path, held, facts.get("regions_class_order"), *about)
+    by_number = {numbers[0]: name for name, numbers in held.items()}
     if sorted(by_number) != list(range(len(labels))):
         raise StoreError(f"{path}: labels {labels}; they must count up from 0, each with one name")
-    names = [by_number[number] for number in range(len(by_number))]
-    return DatasetFacts(
-        str(facts.get("name", path.parent.name)), names, None if ignore is None else int(ignore), ending
-    )
+    return DatasetFacts(about[0], [by_number[number] for number in range(len(by_number))], *about[1:])
 
 
-def _refuse_regions(path: Path, labels: dict[str, Any]) -> None:
-    regions = [name for name, number in labels.items() if isinstance(number, list) and len(number) > 1]
-    if regions:
-        raise StoreError(
-            f"{path}: {', '.join(regions)} are regions of several labels: such a model has one sigmoid a region, its "
-            "outputs do not compete and are no probabilities of classes. Calibrators here need a softmax over "
-            "classes: train with plain labels"
-        )
+def _region_facts(
+    path: Path, held: dict[str, list[int]], order: object, name: str, ignore: int | None, ending: str
+) -> DatasetFacts:
+    """Facts of a region-based model, whose channels are the regions but the background, in the order of the file."""
+    held = {region: labels for region, labels in held.items() if set(labels) != {BACKGROUND}}
+    numbers = sorted({BACKGROUND}.union(*held.values()))
+    if numbers != list(range(len(numbers))):
+        raise StoreError(f"{path}: the regions are made of the labels {numbers}; they must count up from 0")
+    if not isinstance(order, list) or len(order) != len(held):
+        raise StoreError(f"{path}: regions_class_order = {order}; give one label for each of {', '.join(held)}")
+    single = {labels[0]: region for region, labels in held.items() if len(labels) == 1}
+    names = ["background", *(single.get(number, f"label {number}") for number in numbers[1:])]
+    return DatasetFacts(name, names, ignore, ending, Region.all_of(held), [int(label) for label in order])
 
 
-def _single(number: Any) -> Any:  # noqa: ANN401  # JSON
-    """nnU-Net takes a list of one label for the label."""
-    return number[0] if isinstance(number, list) else number
+def _several(numbers: Any) -> list[int]:  # noqa: ANN401  # JSON
+    """Labels of an entry: nnU-Net takes a label or a list of them."""
+    return [int(number) for number in numbers] if isinstance(numbers, list) else [int(numbers)]
 
 
 def label_files(folder: Path, ending: str, case_ids: Collection[str]) -> dict[str, Path]:

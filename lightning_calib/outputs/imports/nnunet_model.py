@@ -24,8 +24,8 @@ class FoldPredictor(CaseSource):
     """Predicts cases with every fold of a model by itself.
 
     Tiles and mirrors are averaged in logit space and logits are resampled to the image's grid, all by nnU-Net's
-    functions; then, where nnU-Net takes the softmax, this stops. What was cropped away before the prediction gets
-    logits of 0 and is marked as not valid.
+    functions; then, where nnU-Net takes the softmax (of regions, the sigmoid), this stops. What was cropped away before
+    the prediction gets logits of 0 and is marked as not valid.
 
     Args:
         model: folder with ``plans.json``, ``dataset.json`` and ``fold_<k>/<checkpoint>``.
@@ -92,8 +92,6 @@ class FoldPredictor(CaseSource):
         return predictor
 
     def _refuse(self, predictor: Any) -> None:  # noqa: ANN401
-        if predictor.label_manager.has_regions:
-            raise StoreError(f"{self.model} is a region-based model: it has no softmax over classes")
         if (previous := predictor.configuration_manager.previous_stage_name) is not None:
             raise StoreError(
                 f"{self.model} is the second stage of a cascade and needs the segmentations of {previous}: predict it "
