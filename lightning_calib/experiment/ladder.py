@@ -23,7 +23,7 @@ LADDER = (
     *("cms_op(p)", "cms_op(z)", "cms_ap(p)", "cms_ap(z)"),
     *("dc(p)", "dc(z)", "cdc(p)", "cdc(z)"),
 )
-ALPHA = 0.2  # nominal: with its correction the test takes a fit that is worth nothing in less than one of ten draws
+ALPHA = 0.05  # nominal: with its correction the test takes a fit that is worth nothing in one of a hundred draws
 WIDTH = 1.0  # standard errors of the rule for strengths
 
 # Parameters are counted for at least so many classes: with two, a matrix of gaps is a number, and all counts are alike.
