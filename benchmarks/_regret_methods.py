@@ -15,7 +15,7 @@ from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.ladder import LADDER
 from lightning_calib.experiment.search import search
 from lightning_calib.experiment.selection import choose
-from lightning_calib.experiment.stacking import stack_by_groups
+from lightning_calib.experiment.stacking import stack_by_groups, stacks_of
 from lightning_calib.outputs.stored import CaseStream, StoredOutputsDataModule
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import fit
@@ -81,11 +81,10 @@ def by_groups(data: StoredOutputsDataModule, options: Options) -> Iterator[Chose
     case_ids, groups = [*data.ids("cal"), *data.ids("val")], data.store.groups
     candidates = [name for name in LADDER if name in options.pipelines]
     evidence = Evidence(data.store, case_ids, groups, candidates, options.seed)
-    stacks = [stack_by_groups(evidence, pooling) for pooling in ("p", "z")]
-    for method, above in (("groups", ()), ("groups and stacks", stacks)):
+    for method, above in (("ladder", ()), ("groups", stacks_of(evidence))):
         found = choose(evidence, candidates, above)
         yield Chosen(method, PipelineName.parse(found.pipeline), found.calibrator)
-    for stacked in stacks:
+    for stacked in (stack_by_groups(evidence, pooling) for pooling in ("p", "z")):
         yield Chosen(stacked.pipeline, PipelineName.parse(stacked.pipeline), stacked.calibrator)
 
 

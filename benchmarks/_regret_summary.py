@@ -18,7 +18,15 @@ PIPELINE, NOTHING, PAPER = "pipeline ", "nothing", "paper"
 LOSES = 1e-4  # NLL that nobody would notice
 BOUNDS = {"tail": 0.1, "kept": 0.9, "regret": 0.5}  # what the three bars ask for
 KEYS = ["dataset", "division", "method"]
-COLOURS = {NOTHING: INK, PAPER: VERMILLION, "ts": ORANGE, "groups": BLUE, "stack(p)": GREEN, "stack(z)": SKY}
+COLOURS = {
+    NOTHING: INK,
+    PAPER: VERMILLION,
+    "ts": ORANGE,
+    "ladder": PURPLE,
+    "groups": BLUE,
+    "stack(p)": GREEN,
+    "stack(z)": SKY,
+}
 
 
 def with_selections(rows: pd.DataFrame, preserve: Preserve) -> pd.DataFrame:
@@ -157,7 +165,7 @@ def draw(all_figures: Sequence[Figures], path: Path) -> None:
         for n, method in enumerate(methods):
             values = np.sort(figures.difference(method, "nll").to_numpy())
             places = n + np.linspace(-0.28, 0.28, len(values))
-            axes.scatter(places, values, s=12, color=COLOURS.get(method, PURPLE), alpha=0.8)
+            axes.scatter(places, values, s=12, color=COLOURS.get(method, INK), alpha=0.8)
             axes.hlines(values.mean(), n - 0.35, n + 0.35, color=INK, linewidth=1.4)
         axes.set_xticks(range(len(methods)), methods, rotation=30, ha="right")
         axes.set_title(figures.dataset)

@@ -23,7 +23,7 @@ from lightning_calib.experiment.ladder import (
     climb,
     climb_without_each,
 )
-from lightning_calib.experiment.stacking import Stacked, stacks_among, with_parts
+from lightning_calib.experiment.stacking import Stacked, stacks_of, with_parts
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside
 from lightning_calib.solvers.sandwich import TemperatureInterval
@@ -88,7 +88,8 @@ def select_by_groups(
         store: the outputs.
         case_ids: cases of ``cal`` and ``val``; no other is read.
         groups: group of each of them.
-        candidates: pipelines, in any order: those that newton fits, identities, and stacks of the others.
+        candidates: pipelines, in any order: those that newton fits, and identities. Stacks of them take part, too; one
+            that is named mixes what it does in a run.
         seed: seed of the folds.
         alpha: level of the one-sided tests.
         width: standard errors of the rule for strengths.
@@ -97,7 +98,7 @@ def select_by_groups(
         cache: keep pooled maps on disk beside the store.
     """
     evidence = Evidence(store, case_ids, groups, with_parts(candidates), seed, voxels, outside, cache)
-    return choose(evidence, candidates, stacks_among(evidence, candidates), alpha, width)
+    return choose(evidence, candidates, stacks_of(evidence), alpha, width)
 
 
 def choose(
@@ -112,7 +113,7 @@ def choose(
     Args:
         evidence: the cross-fitted candidates.
         candidates: those that may be chosen; the reference always may.
-        stacks: further ones, at the top of the ladder.
+        stacks: mixtures of candidates, at the top of the ladder.
         alpha: level of the one-sided tests.
         width: standard errors of the rule for strengths.
     """

@@ -19,7 +19,7 @@ from lightning_calib.experiment.recommend import eligible
 from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.experiment.selection import Selection, choose, plain
 from lightning_calib.experiment.selection_records import SelectionRecord, selection_done, write_selection
-from lightning_calib.experiment.stacking import is_stack, stacks_among, with_parts
+from lightning_calib.experiment.stacking import is_stack, stacks_of, with_parts
 from lightning_calib.experiment.work import Work, make_trainer
 from lightning_calib.kit.files import digest
 from lightning_calib.metrics.score import SCORES
@@ -127,7 +127,7 @@ def selection_job(work: Work, job: SelectionJob) -> None:
     level = group_level(store, cases, experiment.group_level)
     groups, candidates = store.groups_at(level), candidates_of(experiment)
     evidence = Evidence(store, cases, groups, with_parts(candidates), experiment.seed, outside=experiment.outside)
-    stacks = stacks_among(evidence, candidates)
+    stacks = stacks_of(evidence)
     found = {preserve: choose(evidence, eligible(candidates, preserve), stacks) for preserve in get_args(Preserve)}
     record = SelectionRecord(
         repeat=job.repeat,

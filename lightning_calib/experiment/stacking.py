@@ -14,7 +14,7 @@ from lightning_calib.experiment.held_out import HeldOutSample
 from lightning_calib.experiment.ladder import LADDER, HeldOutPath
 from lightning_calib.experiment.statistics import Floats
 from lightning_calib.functional.cones import Cone
-from lightning_calib.functional.pooling import Pooling
+from lightning_calib.functional.pooling import POOLINGS, Pooling
 from lightning_calib.solvers.stacking import StackWeights, fit_weights
 
 _KEPT: dict[Cone | None, tuple[Cone | None, ...]] = {
@@ -56,7 +56,7 @@ class Stacked:
     @property
     def path(self) -> HeldOutPath:
         """As a candidate of the ladder; it has one strength."""
-        return HeldOutPath(self.pipeline, (0.0,), self.nll[None])
+        return HeldOutPath(self.pipeline, (0.0,), self.nll[None], hedges=True)
 
 
 def parts_of(pooling: Pooling) -> tuple[str, ...]:
@@ -119,14 +119,25 @@ def is_stack(pipeline: str) -> bool:
 
 
 def with_parts(candidates: Iterable[str]) -> tuple[str, ...]:
-    """Pipelines to cross-fit: the candidates, with the parts of stacks in their place."""
-    found = [parts_of(PipelineName.parse(name).pooling) if is_stack(name) else (name,) for name in candidates]
-    return tuple(dict.fromkeys(name for names in found for name in names))
+    """Pipelines to cross-fit: the candidates, the identity of their poolings, and the parts of stacks in their place.
+
+    Example:
+        >>> with_parts(["dc(z)", "stack(p)"])
+        ('identity(z)', 'dc(z)', 'identity(p)', 'ts(p)', 'gs(p)', 'cms_op(p)')
+    """
+    found: list[str] = []
+    for name in candidates:
+        pooling = PipelineName.parse(name).pooling
+        found += parts_of(pooling) if is_stack(name) else (f"identity({pooling})", name)
+    return tuple(dict.fromkeys(found))
 
 
-def stacks_among(evidence: Evidence, pipelines: Iterable[str]) -> list[Stacked]:
-    """The stacks among some pipelines."""
-    return [stack_by_groups(evidence, PipelineName.parse(name).pooling) for name in pipelines if is_stack(name)]
+def stacks_of(evidence: Evidence) -> list[Stacked]:
+    """The stack of each pooling; none where a single candidate has all the weight, or there are too few groups."""
+    if evidence.table is None:
+        return []
+    poolings = [pooling for pooling in POOLINGS if f"identity({pooling})" in evidence.table.names]
+    return [found for pooling in poolings if len((found := stack_by_groups(evidence, pooling)).calibrator.parts) > 1]
 
 
 def nll_without_each(sample: HeldOutSample, floor: float = 0.0) -> Floats:

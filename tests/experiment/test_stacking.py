@@ -10,7 +10,7 @@ from lightning_calib.calibrators import PipelineName, load_calibrator, save_cali
 from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.held_out import HeldOutSample
 from lightning_calib.experiment.selection import choose
-from lightning_calib.experiment.stacking import nll_without_each, stack_by_groups, stacks_among, with_parts
+from lightning_calib.experiment.stacking import nll_without_each, stack_by_groups, stacks_of
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import mean_nll
 from tests.experiment.test_selection import write
@@ -55,17 +55,13 @@ def test_a_stack_keeps_the_order_and_a_part_of_the_identity(divided):
 
 def test_a_stack_at_the_top_of_the_ladder(divided):
     _, evidence = divided
-    stacks = stacks_among(evidence, ["ts(p)", "stack(p)"])
+    stacks = stacks_of(evidence)
     found = choose(evidence, ["ts(p)"], stacks, alpha=0.999)  # nearly everything is accepted
     assert [rung.pipeline for rung in found.rungs] == ["ts(p)", "stack(p)"]
     assert found.pipeline == "stack(p)"
     assert found.calibrator is stacks[0].calibrator
     assert sum(part["weight"] for part in found.certificate["parts"].values()) == pytest.approx(1)
     np.testing.assert_array_equal(found.held_out.paths[-1].nll[0], stacks[0].nll)
-
-
-def test_pipelines_to_cross_fit():
-    assert with_parts(["dc(p)", "stack(z)"]) == ("dc(p)", "identity(z)", "ts(z)", "gs(z)", "cms_op(z)")
 
 
 def test_too_few_groups_give_the_identity(tmp_path):
