@@ -151,7 +151,7 @@ def test_files_give_back_the_same_calibrator(name, dtype, tmp_path):
         ("lts", {"canonical": True, "through_plane": 2}),
         ("lts_ti", {"through_plane": 1}),
         ("cms_ap", {"parametrization": "softplus"}),
-        ("fts", {"feature_names": ["votes", "entropy_7"], "num_knots": 3}),
+        ("fts", {"feature_names": ("votes", "entropy_7"), "num_knots": 3}),
         ("case_ts", {"ridge": 0.5}),
     ],
 )
