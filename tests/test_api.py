@@ -15,7 +15,8 @@ from tests.outputs.test_import_nnunet import write_predictions
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     store = write_outputs(tmp_path_factory.mktemp("api") / "outputs", cases=12)
-    experiment = lc.Experiment(store, pipelines="identity(p), ts(p), ms(z)", repeats=2, trials=2, cal=4, val=3)
+    how = {"repeats": 2, "trials": 2, "cal": 4, "val": 3, "selection": "paper"}
+    experiment = lc.Experiment(store, pipelines="identity(p), ts(p), ms(z)", **how)
     return experiment.run(workers=0, display=False, logger=None)
 
 

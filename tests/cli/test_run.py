@@ -9,7 +9,7 @@ from lightning_calib.experiment import fit_jobs
 from lightning_calib.experiment.results import Results
 from tests.experiment.synthetic import write_outputs
 
-SMALL = ["--repeats", "2", "--trials", "1", "--cal", "4", "--val", "3", "--workers", "0"]
+SMALL = ["--repeats", "2", "--trials", "1", "--cal", "4", "--val", "3", "--workers", "0", "--selection", "paper"]
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def set_calibrator(name: str, repeat: int):
 
 def write_results(folder: Path, store: OutputStore, pipelines=PAPER_PIPELINES, repeats=3, fail=(), seed=0) -> Path:
     """A calibration folder; (repeat, pipeline) pairs in `fail` are recorded as failed."""
-    experiment = Experiment(str(store.path), list(pipelines), repeats, trials=4, seed=seed)
+    experiment = Experiment(str(store.path), list(pipelines), repeats, trials=4, seed=seed, selection="paper")
     write_json(folder / layout.SETTINGS, experiment.describe())
     for repeat in range(repeats):
         order = np.random.default_rng([seed, repeat]).permutation(store.case_ids).tolist()

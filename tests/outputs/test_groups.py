@@ -142,7 +142,7 @@ def test_data_and_experiment_keep_the_chosen_level_whole(store):
     parts = [{store.groups_at("site")[i] for i in data.ids(part)} for part in ("cal", "val", "test")]
     assert list(map(len, parts)) == [2, 1, 1]
     assert set.union(*parts) == set(store.groups.values())
-    assert Experiment(store, "ts(z)", **sizes).groups is None
+    assert Experiment(store, "ts(z)", selection="paper", **sizes).groups is None
 
 
 def test_the_name_of_the_level_is_no_part_of_a_fit(store):

@@ -27,7 +27,8 @@ def real(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     store = write_outputs(folder / "outputs", cases=12, members=2)
     place = folder / "calibration"
-    experiment = Experiment(str(store.path), NAMES, repeats=2, trials=2, cal=4, val=2, calibration=place)
+    how = {"repeats": 2, "trials": 2, "cal": 4, "val": 2, "selection": "paper"}
+    experiment = Experiment(str(store.path), NAMES, calibration=place, **how)
     experiment.run(workers=0, display=False, logger=None)
     return folder
 
