@@ -59,7 +59,7 @@ def test_a_temperature_that_all_groups_share_is_found(found):
     assert found.chosen.share == 1
     assert found.chosen.gain.low > 0.05
     assert found.procedure.gain.mean == pytest.approx(found.chosen.gain.mean, abs=0.05)
-    assert found.picks == {"ts(p)": 6}
+    assert found.picks["ts(p)"] >= 5
     assert found.certificate["converged"]
     interval = found.temperatures["p"]
     assert abs(math.log(interval.temperature / 2)) < 4 * interval.log_error
@@ -80,7 +80,7 @@ def test_a_margin_that_is_bent_alike_in_all_groups_is_straightened(tmp_path):
     store = OutputStore(tmp_path / "outputs")
     found = select_by_groups(store, store.case_ids, groups, ["identity(p)", "ts(p)", "gs(p)"])
     assert found.pipeline == "gs(p)"
-    assert [rung.accepted for rung in found.rungs] == [True, True]
+    assert [rung.pipeline for rung in found.rungs if rung.accepted] == ["ts(p)", "gs(p)"]
     low, high = found.calibrator.coefficients[:, 0], found.calibrator.coefficients[:, -1]
     assert (low > 0.7).all()
     assert (high < 0.5).all()

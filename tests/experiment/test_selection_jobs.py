@@ -12,6 +12,7 @@ from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.selection import choose, select_by_groups
 from lightning_calib.experiment.selection_jobs import SelectionJob, group_level, pending_selections, selection_hash
 from lightning_calib.experiment.selection_records import read_selection
+from lightning_calib.experiment.stacking import stacks_of
 from lightning_calib.experiment.work import Work
 from tests.experiment.grouped import grouped_experiment, run_grouped, write_groups
 from tests.experiment.test_run import assert_same_files
@@ -54,7 +55,7 @@ def test_one_cross_fit_gives_what_several_would(outputs):
     few = ["identity(p)", "ts(p)"]
     shared = Evidence(outputs, outputs.case_ids, outputs.groups, [*few, "dc(p)"])
     alone = select_by_groups(outputs, outputs.case_ids, outputs.groups, few)
-    assert choose(shared, few).to_dict() == alone.to_dict()
+    assert choose(shared, few, stacks_of(shared)).to_dict() == alone.to_dict()
     assert len(choose(shared, [*few, "dc(p)"]).rungs) == 2
 
 

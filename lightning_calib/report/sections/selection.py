@@ -18,7 +18,8 @@ _COLUMNS = (
     Column("held-out NLL", arrow="↓", tip="Mean over groups; each group is judged by fits that had not seen it."),
     Column("against", left=True, tip="What it would have replaced."),
     Column("difference", tip="In held-out NLL, mean over groups."),
-    Column("p", tip="One-sided, corrected for fits that share data; against the pipeline and against identity(p)."),
+    Column("p", tip="One-sided, corrected for fits that share data. A stack needs a lead of one standard error only."),
+    Column("p, identity(p)", tip="The same against the ensemble as it is; nothing is accepted that fails it."),
     Column("accepted", left=True),
 )
 
@@ -63,6 +64,7 @@ def _cells(rung: dict[str, Any]) -> tuple[Cell, ...]:
         Cell(rung["versus"], style="code"),
         Cell(format_number(rung["difference"], 4, signed=True)),
         Cell(format_number(rung["p_value"], 3)),
+        Cell(format_number(rung["p_gain"], 3)),
         Cell("yes" if rung["accepted"] else "no", style="yes" if rung["accepted"] else "no"),
     )
 
