@@ -155,8 +155,8 @@ def test_preserving_calibrators_never_flip(store, name):
     task, data = make(store, name)
     Trainer(max_epochs=2 if task.solver == "adam" else 300, **SILENT).fit(task, data)
     for part in ("cal", "val", "test"):
-        for logits, _, _ in data.batches(part):
-            assert torch.equal(task(logits).argmax(1), logits.argmax(1))
+        for logits, _, _, *features in data.batches(part):
+            assert torch.equal(task.calibrator(logits, *features).argmax(1), logits.argmax(1))
 
 
 def test_bad_use_is_refused(store):
