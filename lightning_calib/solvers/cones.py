@@ -24,9 +24,9 @@ class ConeCoordinates(Coordinates):
         num_classes = calibrator.num_classes
         self.to_gaps = cone_matrix(num_classes, calibrator.cone)
         self.from_gaps = inverse_cone_matrix(num_classes, calibrator.cone)
-        used = torch.ones(num_classes, num_classes + 1, dtype=torch.bool)
-        used[1:, 0] = False
-        self.used = used.flatten().nonzero().squeeze(1)  # places of the coordinates in [W' | b']
+        width = num_classes + 1
+        places = [place for place in range(num_classes * width) if place < width or place % width]
+        self.used = torch.tensor(places)  # of the coordinates in [W' | b']: below the first row, no first column
         super().__init__(calibrator)
         self.lower[num_classes + 1 :] = 0
 
