@@ -52,6 +52,9 @@ def test_a_finished_run_is_not_computed_again(home, capsys):
 
 
 def test_recommend(home, capsys):
+    names = ("--pipelines", "identity(z),ms(z),ts(z),cms_op(z)", "--report", "false", "--logger", "none")
+    assert run(home, *names) == 0  # where it has not run yet
+    capsys.readouterr()
     assert main(["recommend", "--calibration", str(home / "calibration"), "--preserve", "none", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "ms(z)" not in found["val_nll"]
