@@ -64,7 +64,7 @@ def _cells(rung: dict[str, Any]) -> tuple[Cell, ...]:
         Cell(rung["versus"], style="code"),
         Cell(format_number(rung["difference"], 4, signed=True)),
         Cell(format_number(rung["p_value"], 3)),
-        Cell(format_number(rung["p_gain"], 3)),
+        Cell(format_number(rung.get("p_gain"), 3)),
         Cell("yes" if rung["accepted"] else "no", style="yes" if rung["accepted"] else "no"),
     )
 
