@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from lightning_calib.calibrators import Calibrator, register_calibrator
     from lightning_calib.calibrators.fiducio import from_fiducio, to_fiducio
+    from lightning_calib.callbacks.predictions import StorePredictions, store_outputs
     from lightning_calib.deployment import CalibratedEnsemble
     from lightning_calib.executors.base import Executor, register_executor
     from lightning_calib.experiment.trackers import register_tracker
@@ -36,6 +37,7 @@ _PLACES = {
     ),
     "lightning_calib.calibrators": ("Calibrator", "register_calibrator"),
     "lightning_calib.calibrators.fiducio": ("from_fiducio", "to_fiducio"),
+    "lightning_calib.callbacks.predictions": ("StorePredictions", "store_outputs"),
     "lightning_calib.deployment": ("CalibratedEnsemble",),
     "lightning_calib.executors.base": ("Executor", "register_executor"),
     "lightning_calib.experiment.trackers": ("register_tracker",),
@@ -54,6 +56,7 @@ __all__ = [
     "OutputStore",
     "Results",
     "Score",
+    "StorePredictions",
     "Study",
     "calibrate",
     "from_arrays",
@@ -67,6 +70,7 @@ __all__ = [
     "register_score",
     "register_study",
     "register_tracker",
+    "store_outputs",
     "to_fiducio",
 ]
 
