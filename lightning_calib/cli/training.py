@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import yaml
@@ -26,13 +26,14 @@ from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.prediction import predict_by
 from lightning_calib.cli.run_data import ChangedData, refuse_changed, settle_pool, settle_training, trained_cases
-from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
+from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError, RunFolder
 from lightning_calib.cli.trainer import (
     LOGGERS,
     MemberTrainer,
     OutputOptions,
     SaveConfig,
     finish_loggers,
+    name_loggers,
     place_loggers,
     precision_note,
 )
@@ -139,6 +140,8 @@ class TrainCLI(LightningCLI):
             self.options.trainer.logger = False
         else:
             place_loggers(self.options.trainer.logger, self.member.path)
+        if self.subcommand == "fit":
+            name_loggers(self.options.trainer.logger, self.member, self.run.path.name)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add checkpoints, progress and atomic files to what the config asks for."""
@@ -177,7 +180,7 @@ class TrainCLI(LightningCLI):
             if self.trainer.is_global_zero and last.is_file():
                 steps = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
                 self.member.mark_finished({"seed": int(self.options.seed_everything), **steps})
-            finish_loggers(self.trainer)
+            finish_loggers(self.trainer, {name: self.member.checkpoint(name) for name in get_args(Checkpoint)})
 
     def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the validation cases."""
