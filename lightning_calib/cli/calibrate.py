@@ -79,6 +79,12 @@ COMMANDS: Commands = {
         ("calibration", "outputs", "destination", "preserve"),
         examples=(f"report {_CALIBRATION}",),
     ),
+    "dashboard": Command(
+        "lightning_calib.cli.dashboard:dashboard",
+        _INSPECT,
+        ("entity", "project"),
+        examples=("dashboard --entity ENTITY --project PROJECT",),
+    ),
     "evaluate": Command(
         "lightning_calib.cli.evaluate:evaluate",
         _INSPECT,
@@ -158,8 +164,7 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code. Bad input gives 2 and a message without a traceback; the environment variable
         ``LIGHTNING_CALIB_TRACEBACK=1`` brings the traceback back.
     """
-    line = list(sys.argv[1:] if args is None else args)
-    line = with_packaged(line, "calibrate")
+    line = with_packaged(sys.argv[1:] if args is None else args, "calibrate")
     return guarded(partial(_run, line), ["calibrate.py", *line])
 
 
