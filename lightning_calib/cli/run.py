@@ -152,5 +152,7 @@ def advice_text(results: Results, preserve: Preserve) -> str | None:
 
 def table_text(results: Results) -> str:
     """The main table for a terminal, in the paper's blocks."""
-    legend = f"*: best of its column; {NOT_INVARIANT}: not translation invariant"
+    legend = (
+        f"*: better than uncalibrated beyond noise, and as good as the best; {NOT_INVARIANT}: not translation invariant"
+    )
     return replace(Inputs.open(results.folder, None).table, caption=legend).to_text()
