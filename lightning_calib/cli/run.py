@@ -12,6 +12,7 @@ from lightning_calib.cli.cost import show_cost
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.advice import Preserve, describe, describe_groups, selected_advice
+from lightning_calib.experiment.concerns import concerns
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.regions import read_runs, write_runs
@@ -132,6 +133,8 @@ def show(results: Results, preserve: Preserve, page: Path | None = None) -> None
     console.print(table_text(results), markup=False)
     if (advice := advice_text(results, preserve)) is not None:
         console.print(advice, markup=False)
+    for concern in concerns(results, results.chosen(preserve)):
+        console.print(f"warning: {concern}", markup=False)
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
         console.print(f"FAILED {failure.pipeline} in {failure.place}: {reason}", markup=False)

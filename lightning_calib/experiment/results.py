@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import load_calibrator
 from lightning_calib.experiment import layout, records
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.rows import (
     BINS,
     CASE_BINS,
@@ -327,6 +328,11 @@ class Results:
     def selects_by_groups(self) -> bool:
         """Whether the run selected by groups, not as the paper does."""
         return self.settings.get("selection") == "groups"
+
+    def chosen(self, preserve: Preserve) -> str | None:
+        """The recommended pipeline; None where none qualifies, or the selection by groups failed."""
+        found = self.summary["selection" if self.selects_by_groups else "recommendation"].get(preserve)
+        return None if found is None else str(found["pipeline"])
 
     def selection(self, repeat: int | None = None) -> SelectionRecord | None:
         """The selection by groups of a repeat, or of all cases; None where there is none."""

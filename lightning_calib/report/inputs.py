@@ -163,11 +163,7 @@ class Inputs:
     @property
     def deployed(self) -> str | None:
         """The recommended pipeline; None where none qualifies."""
-        if self.results.selects_by_groups:
-            chosen = self.results.summary["selection"].get(self.preserve)
-            return None if chosen is None else str(chosen["pipeline"])
-        found = self.results.summary["recommendation"].get(self.preserve)
-        return None if found is None else str(found["pipeline"])
+        return self.results.chosen(self.preserve)
 
     @property
     def recommended(self) -> PipelineName:
