@@ -168,6 +168,10 @@ class SegmentationDataModule(LightningDataModule):
         if found:
             raise DataError(found, self.where)
         assert_disjoint(splits)
+        self.take(splits)
+
+    def take(self, splits: Splits) -> None:
+        """Take parts on that were checked already, such as those of the run that they belong to."""
         self.splits = splits
 
     @property

@@ -4,7 +4,14 @@ import random
 from pathlib import Path
 
 from lightning_calib.outputs.doctor.finding import Finding, Severity, has_errors
-from lightning_calib.outputs.doctor.images import Hashes, duplicates, leak, record_images, recorded_images
+from lightning_calib.outputs.doctor.images import (
+    Hashes,
+    duplicates,
+    leak,
+    record_images,
+    recorded_images,
+    trained_beside,
+)
 from lightning_calib.outputs.doctor.labels import Agreement, Twins, label_range
 from lightning_calib.outputs.doctor.lookalikes import Lookalikes
 from lightning_calib.outputs.doctor.sample import take_sample
@@ -70,7 +77,8 @@ def examine(
         recorded[0] if pool_images is None else pool_images,
         recorded[1] if training_images is None else training_images,
     )
-    found += [finding for finding in (leak(*hashes), duplicates(store)) if finding is not None]
+    known = leak(*hashes) or trained_beside(store)
+    found += [finding for finding in (known, duplicates(store)) if finding is not None]
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
