@@ -45,7 +45,7 @@ def test_without_a_reference_it_is_the_ensemble_pooled_alike(calibration, capsys
     for entry in found:
         expected = mean_difference(calibration, entry["reference"], entry["candidate"], entry["metric"])
         assert entry["difference"]["mean"] == pytest.approx(expected, abs=1e-9)
-        assert entry["clustered"]["low"] <= entry["difference"]["mean"] <= entry["clustered"]["high"]
+        assert entry["two_level"]["low"] <= entry["difference"]["mean"] <= entry["two_level"]["high"]
 
 
 def test_the_correction_covers_what_was_asked_for(calibration, capsys):
