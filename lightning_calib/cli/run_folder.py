@@ -64,11 +64,17 @@ class MemberFolder:
         """Leave the mark of a finished training."""
         write_json(self.path / "finished.json", facts)
 
-    def refuse_other_config(self, config: dict[str, Any]) -> None:
-        """Stop where the member was begun with a config that gives another network."""
+    def refuse_other_config(self, config: dict[str, Any], parts: tuple[str, ...] = _COMPARED) -> None:
+        """Stop where the member was begun with a config that gives another network.
+
+        Args:
+            config: options as they are now.
+            parts: what of them is compared.
+        """
         if not self.config.is_file():
             return
-        ours, theirs = _compared(config), _compared(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        theirs = _compared(yaml.safe_load(self.config.read_text(encoding="utf-8")), parts)
+        ours = _compared(config, parts)
         differing = sorted(key for key in ours | theirs if ours.get(key) != theirs.get(key))
         if differing:
             told = "; ".join(f"{key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing[:5])
@@ -93,6 +99,11 @@ class RunFolder:
         """The output store."""
         return self.path / "outputs"
 
+    @property
+    def out_of_fold(self) -> Path:
+        """The output store of the training side, each case scored by the network that was not trained on it."""
+        return self.path / "out_of_fold"
+
     def member(self, seed: int | str) -> MemberFolder:
         """Folder of the member with a seed."""
         return MemberFolder(self.path / "members" / str(seed))
@@ -110,6 +121,29 @@ class RunFolder:
             )
         return chosen
 
+    def of_folds(self, members: Sequence[MemberFolder], count: int, config: dict[str, Any]) -> list[MemberFolder]:
+        """The first member of each fold, in the order of the folds.
+
+        Args:
+            members: finished members.
+            count: number of folds.
+            config: options as they are now; a member that saw other data may have been trained on its fold.
+
+        Raises:
+            RunError: naming the folds that no member was trained without, or what differs.
+        """
+        for member in members:
+            member.refuse_other_config(config, ("data",))
+        found: dict[int, MemberFolder] = {}
+        for member in members:
+            found.setdefault(int(member.name) % count, member)
+        if missing := [str(fold) for fold in range(count) if fold not in found]:
+            raise RunError(
+                f"no finished member of {self.path} was trained without fold {', '.join(missing)} of {count}: train "
+                f"{count} members with `train.py ensemble`"
+            )
+        return [found[fold] for fold in range(count)]
+
     def records(self, members: Sequence[MemberFolder], which: Checkpoint) -> list[Member]:
         """What an output store says about members: name, checkpoint and its hash."""
         return [
@@ -118,9 +152,9 @@ class RunFolder:
         ]
 
 
-def _compared(config: dict[str, Any]) -> dict[str, Any]:
+def _compared(config: dict[str, Any], parts: tuple[str, ...]) -> dict[str, Any]:
     flat = dict(_flatten(current_class_paths(config)))
-    return {key: value for key, value in flat.items() if key.startswith(_COMPARED) and key not in _FREE}
+    return {key: value for key, value in flat.items() if key.startswith(parts) and key not in _FREE}
 
 
 def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from lightning_calib.datasets.cases import CASE, Case, DataError, Splits, level_
 from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
-from lightning_calib.datasets.splits import assert_disjoint, check_fraction
+from lightning_calib.datasets.splits import assert_disjoint, check_fraction, make_folds
 
 Sample = dict[str, Any]
 Stage = Literal["train", "val", "predict"]
@@ -65,11 +66,14 @@ class SegmentationDataModule(LightningDataModule):
             ensemble members differ by that alone.
         split_seed: seed of what belongs to which part; the same for all members of an ensemble.
         val_fraction: share of the training side that is held out for validation.
+        folds: cut the training side into so many folds in place of one division by ``val_fraction``: the network of
+            seed ``s`` trains without fold ``s mod folds``, which is its validation. Groups stay whole.
         samples_per_epoch: training samples an epoch; None for each case once.
         check: read every case before training starts, and refuse broken ones. What is found is cached.
 
     Attributes:
         name: name of the data set.
+        fold_cases: cases of each fold of the training side; empty without ``folds``.
         class_names: names of the classes, in the order of their numbers.
         in_channels: channels of an image.
         spatial_dims: 2 for images, 3 for volumes.
@@ -97,15 +101,18 @@ class SegmentationDataModule(LightningDataModule):
         val_fraction: float = 0.1,
         samples_per_epoch: int | None = None,
         check: bool = True,
+        folds: int | None = None,
     ) -> None:
         super().__init__()
         at_least("batch_size", batch_size, 1)
         at_least("num_workers", num_workers, 0)
         at_least("samples_per_epoch", samples_per_epoch, 1)
+        at_least("folds", folds, 2)
         self.batch_size, self.num_workers = batch_size, num_workers
         self.seed, self.split_seed = seed, split_seed
         self.val_fraction = check_fraction(val_fraction, "val_fraction")
-        self.samples_per_epoch, self.check = samples_per_epoch, check
+        self.samples_per_epoch, self.check, self.folds = samples_per_epoch, check, folds
+        self.fold_cases: list[list[Case]] = []
         self.splits = Splits([], [], [])
         self.facts: dict[str, CaseFacts] = {}
 
@@ -168,7 +175,31 @@ class SegmentationDataModule(LightningDataModule):
         if found:
             raise DataError(found, self.where)
         assert_disjoint(splits)
-        self.splits = splits
+        self.splits = splits if self.folds is None else self._without_fold(splits, self.folds)
+
+    def _without_fold(self, splits: Splits, folds: int) -> Splits:
+        """The parts for the network of this seed: one fold of the training side is its validation."""
+        depth = level_depth(self.group_levels, self.group_level)
+        side = sorted((*splits.train, *splits.val), key=lambda case: case.case_id)
+        groups = make_folds([case.group(depth) for case in side], self.split_seed, folds)
+        if len(groups) < folds:
+            raise DataError(
+                [f"folds = {folds}, but the training side has {len(groups)} groups; ask for fewer"], self.where
+            )
+        self.fold_cases = [[case for case in side if case.group(depth) in names] for names in groups]
+        held = self.fold_cases[self.sample_seed % folds]
+        return replace(splits, train=[case for case in side if case not in held], val=held)
+
+    def out_of_fold(self) -> dict[str, int]:
+        """Make the training side the pool set, and say for each case which fold holds it.
+
+        Raises:
+            ValueError: where the data have no folds.
+        """
+        if not self.fold_cases:
+            raise ValueError(f"{self.where} has no folds: train the members with data.init_args.folds")
+        self.splits = replace(self.splits, pool=[case for fold in self.fold_cases for case in fold])
+        return {case.case_id: number for number, fold in enumerate(self.fold_cases) for case in fold}
 
     @property
     def pool_ids(self) -> list[str]:
