@@ -30,6 +30,7 @@ COMMANDS: Commands = {
     "verify": "lightning_calib.cli.doctor:verify",
     "deploy": "lightning_calib.cli.deploy:deploy",
     "apply": "lightning_calib.cli.apply:apply",
+    "dashboard": "lightning_calib.cli.dashboard:dashboard",
     "export": "lightning_calib.cli.export:export",
     "monitor": "lightning_calib.cli.monitor:monitor",
     "audit": "lightning_calib.cli.audit:audit",

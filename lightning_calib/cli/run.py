@@ -1,7 +1,6 @@
 """``calibrate.py run``: an experiment from frozen outputs to a report."""
 
 import json as json_format
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.regions import read_runs, write_runs
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.tracking import Runs
 from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.manifest import MANIFEST, Manifest
 from lightning_calib.outputs.store import OutputStore
@@ -31,6 +31,7 @@ def run(
     executor: str | dict[str, Any] = "local",
     report: bool = True,
     logger: str = "csv",
+    logger_runs: Runs = "experiment",
     experiment: str | None = None,
     preserve: Preserve = "order",
     doctor: bool = True,
@@ -51,6 +52,7 @@ def run(
         report: also write the report, in a folder named report beside the results.
         logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, none, or the name of
             another; its files go to tracking beside the results.
+        logger_runs: experiment for one tracked run; pipelines for one of each pipeline, too, in the same group.
         experiment: name of the tracked run; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         doctor: examine the outputs first; an error stops the run.
@@ -67,6 +69,7 @@ def run(
     quiet()
     planned = Experiment(**settings)
     options = {"workers": workers, "executor": executor, "logger": logger, "join": join, "trainer": trainer.options}
+    options["logger_runs"] = logger_runs
     asked = _Asked(report, experiment, preserve, doctor, dry_run, json, options)
     outputs = planned.outputs
     if isinstance(outputs, OutputStore) or not has_regions(Path(outputs)):
@@ -93,12 +96,11 @@ class _Asked:
             return show_cost(planned, self.options["workers"], self.json)
         page = planned.folder.resolve().parent / "report" / "index.html"
 
-        def figures(results: Results) -> Mapping[str, Path]:
-            build_report(results.folder, planned.store.path, page.parent, self.preserve)
-            return {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))}
+        def write(results: Results) -> Path:
+            return build_report(results.folder, planned.store.path, page.parent, self.preserve)
 
         results = planned.run(
-            **self.options, name=self.name, display=not self.json, figures=figures if self.report else None
+            **self.options, name=self.name, display=not self.json, report=write if self.report else None
         )
         if self.json:
             facts = {"calibration": str(planned.folder), "report": str(page) if self.report else None}

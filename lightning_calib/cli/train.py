@@ -31,7 +31,8 @@ def _run(line: list[str]) -> int | None:
     if answered("train.py", str(main.__doc__).partition("\n")[0], COMMANDS, line):
         return 0
     end_with_parent()
-    os.environ.setdefault("WANDB_MODE", "offline")  # online on request: WANDB_MODE=online
+    if not os.environ.get("WANDB_SWEEP_ID"):  # whose server waits for results
+        os.environ.setdefault("WANDB_MODE", "offline")  # online on request: WANDB_MODE=online
     from lightning_calib.cli.training import TrainCLI
     from lightning_calib.kit.noise import silence
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import yaml
@@ -25,13 +25,22 @@ from lightning_calib.cli.ensemble import Job, train_members
 from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.prediction import predict_by
-from lightning_calib.cli.run_folder import MemberFolder, RunError, RunFolder
+from lightning_calib.cli.run_data import (
+    ChangedData,
+    refuse_changed,
+    settle_out_of_fold,
+    settle_pool,
+    settle_training,
+    trained_cases,
+)
+from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError, RunFolder
 from lightning_calib.cli.trainer import (
     LOGGERS,
     MemberTrainer,
     OutputOptions,
     SaveConfig,
     finish_loggers,
+    name_loggers,
     place_loggers,
     precision_note,
 )
@@ -39,6 +48,7 @@ from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.corruptions import Severity
 from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
 from lightning_calib.datasets.registry import DATASETS
+from lightning_calib.datasets.settled import NewCases
 from lightning_calib.executors.base import make_executor
 from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
@@ -96,6 +106,12 @@ class TrainCLI(LightningCLI):
         DATASETS.values()  # imported: a config may name a data set by its class alone
         parser.add_argument("--name", type=str, required=True, help="Name of the run.")
         parser.add_argument("--runs_dir", type=str, default="runs", help="Folder of all runs.")
+        parser.add_argument(
+            "--new_cases", type=NewCases, default="leave_out", help="Part of the cases that the run did not begin with."
+        )
+        parser.add_argument(
+            "--changed_data", type=ChangedData, default="refuse", help="Whether members may know other cases."
+        )
         parser.add_class_arguments(OutputOptions, "outputs")
         parser.add_lightning_class_args(SampleOverlays, "overlays")
         for fact in _FACTS:
@@ -134,6 +150,8 @@ class TrainCLI(LightningCLI):
             self.options.trainer.logger = False
         else:
             place_loggers(self.options.trainer.logger, self.member.path)
+        if self.subcommand == "fit":
+            name_loggers(self.options.trainer.logger, self.member, self.run.path.name)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add checkpoints, progress and atomic files to what the config asks for."""
@@ -161,6 +179,10 @@ class TrainCLI(LightningCLI):
             if self.member.finished:
                 rank_zero_info(f"member {self.member.name} in {self.member.path} is finished")
                 return
+            known = settle_training(datamodule, self.run, self.options.new_cases, _first_process())
+            if _first_process():
+                refuse_changed(self.run, known, self.options.changed_data)
+                self.member.write_training(datamodule.parts, known)
             rank_zero_info(datamodule.summary())
             last = self.member.checkpoint("last")
             resume = ckpt_path or (str(last) if last.is_file() else None)
@@ -168,7 +190,7 @@ class TrainCLI(LightningCLI):
             if self.trainer.is_global_zero and last.is_file():
                 steps = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
                 self.member.mark_finished({"seed": int(self.options.seed_everything), **steps})
-            finish_loggers(self.trainer)
+            finish_loggers(self.trainer, {name: self.member.checkpoint(name) for name in get_args(Checkpoint)})
 
     def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the validation cases."""
@@ -196,8 +218,12 @@ class TrainCLI(LightningCLI):
         options: OutputOptions = self._get(self.config_init, "outputs")
         members, fold_of = self.run.members(options.members), None
         if out_of_fold:
-            fold_of = datamodule.out_of_fold()
-            members = self.run.of_folds(members, len(datamodule.fold_cases), self.given)
+            members = self.run.of_folds(members, _folds(datamodule))
+            fold_of, made_of = settle_out_of_fold(datamodule, self.run, members, self.options.new_cases)
+            trained = {}  # every image was in the training of the other networks
+        else:
+            driver, trained = _first_process() and self.cases is None, trained_cases(members)
+            made_of = settle_pool(datamodule, self.run, trained, self.options.new_cases, write=driver)
         rank_zero_info(f"{datamodule.summary()}\n{len(members)} members of {self.run.path}")
         if note := precision_note(self.trainer.precision):
             rank_zero_warn(note)
@@ -216,6 +242,7 @@ class TrainCLI(LightningCLI):
             group_levels=datamodule.group_levels,
             group_level=datamodule.group_level,
             preprocessing=preprocessing,
+            made_of=made_of,
         )
         if executor is None:
             checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
@@ -226,8 +253,7 @@ class TrainCLI(LightningCLI):
             say_finished(place.outputs, predict_by(chosen, open_writer, datamodule.pool_ids, config))
         if self.trainer.is_global_zero and self.cases is None:
             place.describe(datamodule)
-            if not out_of_fold:  # there, each case's image was in the training of the other networks
-                remember_images(place.outputs, datamodule.splits)
+            remember_images(place.outputs, made_of, trained)
 
     def _predict_here(
         self, ensemble: EnsemblePrediction, data: SegmentationDataModule, open_writer: Callable[[], OutputWriter]
@@ -268,6 +294,8 @@ class TrainCLI(LightningCLI):
         folders = [self.run.member(seed) for seed in range(first, first + members)]
         for folder in folders:
             folder.refuse_other_config(self.given)
+        known = settle_training(datamodule, self.run, self.options.new_cases, write=True)
+        refuse_changed(self.run, known, self.options.changed_data)
         rank_zero_info(datamodule.summary())
         path = self._keep_options("ensemble.yaml")
         gpus = visible_gpus(os.environ) if torch.cuda.is_available() else []
@@ -309,6 +337,13 @@ def members_room(executor: str | dict[str, Any], parallel: int | None, gpus: int
         return parallel, int(given or options.get("cpus", 1))
     places = parallel or max(gpus, 1)
     return places, int(given or max(1, available_cores() // places))
+
+
+def _folds(data: SegmentationDataModule) -> int:
+    """Number of folds of the data."""
+    if data.folds is None:
+        raise RunError(f"{data.where} has no folds: train the members with data.init_args.folds")
+    return data.folds
 
 
 def _networks(records: list[Member], fold_of: Mapping[str, int] | None) -> dict[str, Any]:

@@ -73,7 +73,6 @@ class SegmentationDataModule(LightningDataModule):
 
     Attributes:
         name: name of the data set.
-        fold_cases: cases of each fold of the training side; empty without ``folds``.
         class_names: names of the classes, in the order of their numbers.
         in_channels: channels of an image.
         spatial_dims: 2 for images, 3 for volumes.
@@ -112,7 +111,6 @@ class SegmentationDataModule(LightningDataModule):
         self.seed, self.split_seed = seed, split_seed
         self.val_fraction = check_fraction(val_fraction, "val_fraction")
         self.samples_per_epoch, self.check, self.folds = samples_per_epoch, check, folds
-        self.fold_cases: list[list[Case]] = []
         self.splits = Splits([], [], [])
         self.facts: dict[str, CaseFacts] = {}
 
@@ -175,31 +173,39 @@ class SegmentationDataModule(LightningDataModule):
         if found:
             raise DataError(found, self.where)
         assert_disjoint(splits)
-        self.splits = splits if self.folds is None else self._without_fold(splits, self.folds)
+        self.take(splits)
+        if self.folds is not None and len(self.fold_cases) < self.folds:
+            problem = f"folds = {self.folds}, but the training side has {len(self.fold_cases)} groups; ask for fewer"
+            raise DataError([problem], self.where)
 
-    def _without_fold(self, splits: Splits, folds: int) -> Splits:
-        """The parts for the network of this seed: one fold of the training side is its validation."""
+    def take(self, splits: Splits) -> None:
+        """Take parts on that were checked already, such as those of the run that they belong to."""
+        self.splits = splits
+
+    @property
+    def fold_cases(self) -> list[list[Case]]:
+        """Cases of each fold of the training side; empty where there are no folds."""
+        if self.folds is None:
+            return []
         depth = level_depth(self.group_levels, self.group_level)
-        side = sorted((*splits.train, *splits.val), key=lambda case: case.case_id)
-        groups = make_folds([case.group(depth) for case in side], self.split_seed, folds)
-        if len(groups) < folds:
-            raise DataError(
-                [f"folds = {folds}, but the training side has {len(groups)} groups; ask for fewer"], self.where
-            )
-        self.fold_cases = [[case for case in side if case.group(depth) in names] for names in groups]
-        held = self.fold_cases[self.sample_seed % folds]
-        return replace(splits, train=[case for case in side if case not in held], val=held)
+        side = sorted((*self.splits.train, *self.splits.val), key=lambda case: case.case_id)
+        groups = make_folds([case.group(depth) for case in side], self.split_seed, self.folds)
+        return [[case for case in side if case.group(depth) in names] for names in groups]
+
+    @property
+    def parts(self) -> Splits:
+        """The parts as the network of this seed knows them: of folds, one is its validation."""
+        if self.folds is None:
+            return self.splits
+        folds, own = self.fold_cases, self.sample_seed % self.folds
+        train = [case for number, fold in enumerate(folds) if number != own for case in fold]
+        return replace(self.splits, train=train, val=folds[own])
 
     def out_of_fold(self) -> dict[str, int]:
-        """Make the training side the pool set, and say for each case which fold holds it.
-
-        Raises:
-            ValueError: where the data have no folds.
-        """
-        if not self.fold_cases:
-            raise ValueError(f"{self.where} has no folds: train the members with data.init_args.folds")
-        self.splits = replace(self.splits, pool=[case for fold in self.fold_cases for case in fold])
-        return {case.case_id: number for number, fold in enumerate(self.fold_cases) for case in fold}
+        """Make the training side the pool set, and say for each case which fold holds it."""
+        folds = self.fold_cases
+        self.take(replace(self.splits, pool=[case for fold in folds for case in fold]))
+        return {case.case_id: number for number, fold in enumerate(folds) for case in fold}
 
     @property
     def pool_ids(self) -> list[str]:
@@ -246,11 +252,12 @@ class SegmentationDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """Training batches; the order is new every epoch."""
-        return self._loader(self.splits.train, "train")
+        return self._loader(self.parts.train, "train")
 
     def val_dataloader(self) -> DataLoader[Sample] | list[DataLoader[Sample]]:
         """Validation batches, the same every epoch; none where no case is held out."""
-        return self._loader(self.splits.val, "val") if self.splits.val else []
+        held = self.parts.val
+        return self._loader(held, "val") if held else []
 
     def predict_dataloader(self) -> DataLoader[Sample]:
         """Whole cases of the pool set, one by one."""
@@ -273,7 +280,7 @@ class SegmentationDataModule(LightningDataModule):
     def summary(self) -> str:
         """What was found: parts, classes, and what was left out and why."""
         lines = [f"{self.where}: {self.spatial_dims}D, {self.in_channels} channels, {self.num_classes} classes"]
-        counts = {part: len(getattr(self.splits, part)) for part in ("train", "val", "pool")}
+        counts = {part: len(getattr(self.parts, part)) for part in ("train", "val", "pool")}
         lines.append(
             f"  {counts['train']} training, {counts['val']} validation, {counts['pool']} pool cases"
             + self._told_groups()

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, get_args
 from torch import Tensor
 
 from lightning_calib.datasets.cases import CASE, group_name, level_depth
+from lightning_calib.datasets.content import Content
 from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
@@ -52,7 +53,8 @@ class CaseRecord:
     """What the manifest says about one case.
 
     ``changed_argmax`` counts, for each pooling, the voxels whose pooled argmax the stored precision changed,
-    among the ``voxels`` that are valid and not ignored. ``groups`` are those of the manifest's levels.
+    among the ``voxels`` that are valid and not ignored. ``groups`` are those of the manifest's levels. ``made_of``
+    holds the hashes of the image and the mask, where they are known.
     """
 
     case_id: str
@@ -64,6 +66,7 @@ class CaseRecord:
     voxels: int = 0
     changed_argmax: dict[str, int] = field(default_factory=dict)
     geometry: dict[str, Any] | None = None
+    made_of: Content = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Self:
@@ -223,6 +226,9 @@ class Manifest:
             del facts["regions"]
         if not self.folds:
             del facts["folds"]
+        for case in facts["cases"]:
+            if not case["made_of"]:  # for the same reason
+                del case["made_of"]
         write_text(path, json.dumps(facts, indent=1, sort_keys=True) + "\n")
 
     @classmethod

@@ -30,12 +30,12 @@ def test_every_member_leaves_out_another_fold():
     seen = [data(seed) for seed in range(4)]
     side = sorted(case.case_id for case in (*seen[0].splits.train, *seen[0].splits.val))
     assert len(side) == 11
-    held = [{case.case_id for case in module.splits.val} for module in seen]
+    held = [{case.case_id for case in module.parts.val} for module in seen]
     assert sorted(case for fold in held[:3] for case in fold) == side
     assert sorted(map(len, held[:3])) == [3, 4, 4]
     assert held[3] == held[0]
     for module, own in zip(seen, held, strict=True):
-        assert {case.case_id for case in module.splits.train} == set(side) - own
+        assert {case.case_id for case in module.parts.train} == set(side) - own
         assert module.pool_ids == seen[0].pool_ids
 
 
@@ -46,7 +46,7 @@ def test_each_case_is_scored_by_the_member_that_was_not_trained_on_it(folded):
     assert store.manifest.num_members == 1
     assert [fold.name for fold in store.manifest.folds] == ["0", "1", "2"]
     for seed, fold in enumerate(store.manifest.folds):
-        held = modules[seed].splits.val
+        held = modules[seed].parts.val
         assert set(fold.cases) == {case.case_id for case in held}
         network = TinyNetwork().build(3, 4, 2).eval()
         weights = torch.load(run / "members" / str(seed) / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
@@ -80,5 +80,10 @@ def test_what_cannot_be_folded_is_refused(folded, tmp_path, capsys):
         "true",
     )
     others = ("--out_of_fold", "true", "--data.init_args.folds")
-    refused(capsys, r"another config \(data.init_args.folds: 3 there, 5 now\)", "predict", folded, *others, "5")
+    refused(capsys, r"members/0 is to score fold 0 of 2, but was trained on", "predict", folded, *others, "2")
     refused(capsys, r"was trained without fold 1, 2 of 3", "predict", folded, *others, "3", "--outputs.members", "[0]")
+    known = folded.parent / "runs" / "tiny" / "members" / "1" / "cases.json"
+    text = known.read_text()
+    known.unlink()
+    refused(capsys, r"members/1 is to score fold 1 of 3, but did not write down", "predict", folded, *others, "3")
+    known.write_text(text)

@@ -5,7 +5,14 @@ from pathlib import Path
 
 from lightning_calib.outputs.doctor.finding import Finding, Severity, has_errors
 from lightning_calib.outputs.doctor.folds import out_of_fold
-from lightning_calib.outputs.doctor.images import Hashes, duplicates, leak, record_images, recorded_images
+from lightning_calib.outputs.doctor.images import (
+    Hashes,
+    duplicates,
+    leak,
+    record_images,
+    recorded_images,
+    trained_beside,
+)
 from lightning_calib.outputs.doctor.labels import Agreement, Twins, label_range
 from lightning_calib.outputs.doctor.lookalikes import Lookalikes
 from lightning_calib.outputs.doctor.sample import take_sample
@@ -71,7 +78,7 @@ def examine(
         recorded[0] if pool_images is None else pool_images,
         recorded[1] if training_images is None else training_images,
     )
-    whole = leak(*hashes), duplicates(store), out_of_fold(store.manifest)
+    whole = leak(*hashes) or trained_beside(store), duplicates(store), out_of_fold(store.manifest)
     found += [finding for finding in whole if finding is not None]
     return sorted(found, key=lambda finding: finding.severity != "error")
 
