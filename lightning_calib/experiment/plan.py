@@ -122,7 +122,7 @@ class Experiment:
     pipelines: str | list[str] = "paper"
     repeats: int = 3
     trials: int = 20
-    cal: Size = 50
+    cal: Size = 0.5
     val: Size = 0.2
     test: Size = None
     seed: int = 0

@@ -126,7 +126,7 @@ def write_job(target: Path, store: OutputStore, repeat: int, name: str, test: li
     """Files of one pipeline in one repeat."""
     calibrator, pooling = set_calibrator(name, repeat), PipelineName.parse(name).pooling
     evaluated = evaluate(store, test, {name: calibrator}, pooling)[name]
-    nll = float(np.mean(evaluated.scores["nll"]))
+    nll = float(np.nanmean(evaluated.scores["nll"]))
     record = FitRecord(
         repeat=repeat,
         pipeline=name,

@@ -97,7 +97,9 @@ def _examine_cases(store: OutputStore, case_ids: list[str], voxels: int | None, 
         alike.add(sample.case)
     found = [check.finding(seen[check.name]) for check in checks if seen[check.name]]
     whole = [finding for finding in (twins.finding(), alike.finding()) if finding is not None]
-    return [*found, *agreement.findings(), *whole]
+    broken = has_errors(found)  # scores that are wrong predict nothing worth telling
+    together = [each for each in agreement.findings() if not (broken and each.name == "never_predicted")]
+    return [*found, *together, *whole]
 
 
 def _drawn(case_ids: tuple[str, ...], count: int | None, seed: int) -> list[str]:
