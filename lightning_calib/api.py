@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Array = Tensor | np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibration:
     """A fitted calibrator, and what it did to the scores.
 
@@ -60,6 +60,11 @@ class Calibration:
     _logits: Tensor
     _target: Tensor
     _ignore_index: int | None
+
+    def __repr__(self) -> str:
+        """The change of two scores."""
+        changes = (f"{key} {self.before[key]:.4f} -> {self.after[key]:.4f}" for key in ("nll", "ece"))
+        return f"Calibration({self.calibrator.name}: {', '.join(changes)})"
 
     def __call__(self, logits: Tensor, members: Tensor | None = None) -> Tensor:
         """Calibrated log-probabilities of pooled logits ``(B, C, *S)``; some features need members' logits, too."""

@@ -16,7 +16,7 @@ _STEPS, _RANGE = 41, 4.0  # temperatures from a quarter to 4, evenly spaced in t
 _NUMBERS = itertools.count()  # pages may hold several
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TemperatureSlider:
     """Reliability curves of logits divided by temperatures.
 
@@ -61,6 +61,10 @@ class TemperatureSlider:
             columns = (table.mean_confidence(), table.accuracy(), table.voxels.double())
             curves.append(Reliability(f"T = {temperature:.2f}", *(column.numpy() for column in columns)))
         return cls(temperatures, nll, ece, curves)
+
+    def __repr__(self) -> str:
+        """The range, and the best temperature."""
+        return f"TemperatureSlider({self.temperatures[0]} to {self.temperatures[-1]}, lowest NLL at {self.best:.2f})"
 
     @property
     def best(self) -> float:
