@@ -11,6 +11,7 @@ from lightning_calib.cli.cost import show_cost
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.advice import Preserve, describe, describe_groups, selected_advice
+from lightning_calib.experiment.concerns import concerns
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.regions import read_runs, write_runs
@@ -134,6 +135,8 @@ def show(results: Results, preserve: Preserve, page: Path | None = None) -> None
     console.print(table_text(results), markup=False)
     if (advice := advice_text(results, preserve)) is not None:
         console.print(advice, markup=False)
+    for concern in concerns(results, results.chosen(preserve)):
+        console.print(f"warning: {concern}", markup=False)
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
         console.print(f"FAILED {failure.pipeline} in {failure.place}: {reason}", markup=False)
@@ -154,5 +157,7 @@ def advice_text(results: Results, preserve: Preserve) -> str | None:
 
 def table_text(results: Results) -> str:
     """The main table for a terminal, in the paper's blocks."""
-    legend = f"*: best of its column; {NOT_INVARIANT}: not translation invariant"
+    legend = (
+        f"*: better than uncalibrated beyond noise, and as good as the best; {NOT_INVARIANT}: not translation invariant"
+    )
     return replace(Inputs.open(results.folder, None).table, caption=legend).to_text()

@@ -206,6 +206,27 @@ def test_void_counted_as_a_class(tmp_path, last):
     assert "0 of 2,880 predictions" in finding.evidence
 
 
+def test_a_class_that_is_never_predicted_is_named(tmp_path):
+    store = write_store(tmp_path / "all", cases=6, shape=(24, 20))
+    silent = with_logits(lambda logits: logits.clone().index_fill_(1, torch.tensor(2), -3.0))
+    found = [f for f in examine(rewrite(store, tmp_path / "silent", silent)) if f.name == "never_predicted"]
+    assert [f.severity for f in found] == ["warning"]
+    targets = torch.stack([case.target for case in store])
+    assert f"class 2: {int((targets == 2).sum()):,} of {int((targets != 255).sum()):,} voxels" in found[0].evidence
+    assert "class 1" not in found[0].evidence
+
+
+def test_a_case_without_labels_and_a_store_of_one_class_are_told(tmp_path):
+    store = write_store(tmp_path / "all", cases=4, shape=(24, 20))
+    first = iter([True])
+    edit = lambda logits, target: (logits, torch.full_like(target, 255) if next(first, False) else target, None)  # noqa: E731
+    (found,) = examine(rewrite(store, tmp_path / "ignored", edit))
+    assert (found.name, found.severity, found.cases) == ("all_ignored", "warning", ("case-00",))
+    edit = lambda logits, target: (logits, torch.full_like(target, 1), None)  # noqa: E731
+    found = [f for f in examine(rewrite(store, tmp_path / "one", edit)) if f.name == "one_class"]
+    assert "labels looked at are class 1" in found[0].evidence
+
+
 def test_labels_out_of_range(healthy):
     def relabel(logits, target):
         target[3, 5:8] = 19
