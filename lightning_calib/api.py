@@ -105,7 +105,8 @@ class Calibration:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         table = self.table().to_html(float_format="%.4f")
-        return f"<p><b>{self.calibrator.name}</b>: {html.escape(self.certificate.reason)}</p>{table}"
+        ended = "the fit has converged" if self.certificate.converged else "the fit has not converged"
+        return f"<p><b>{self.calibrator.name}</b>: {ended} ({html.escape(self.certificate.reason)})</p>{table}"
 
 
 def calibrate(

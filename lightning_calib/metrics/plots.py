@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.kit.style import BLUE, FAINT, INK, VERMILLION, class_colours, look, new_figure
@@ -52,6 +53,7 @@ def _histogram(axes: Axes, left: np.ndarray, voxels: np.ndarray) -> None:
     below = axes.inset_axes((0, -0.28, 1, 0.22))  # hangs on the axes, so it works in any grid of axes
     below.bar(left, voxels, 1 / len(left), align="edge", color=FAINT, edgecolor="white")
     below.set(xlim=(0, 1), yscale="log", xlabel="confidence", ylabel="voxels")
+    below.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(labelbottom=False)
 
 

@@ -49,7 +49,7 @@ class TemperatureSlider:
             >>> import torch
             >>> slider = TemperatureSlider.of(torch.tensor([[2.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]))
             >>> slider.temperatures[0], slider.temperatures[20], f"{slider.best:.2f}"
-            (0.25, 1.0, '1.83')
+            (0.25, 1.0, '1.87')
         """
         temperatures = [round(_RANGE ** (2 * step / (_STEPS - 1) - 1), 4) for step in range(_STEPS)]
         nll, ece, curves = [], [], []
