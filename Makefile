@@ -8,11 +8,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo test test-fast check bench notebooks clean
-=======
-.PHONY: help demo test test-fast check docs dist bench clean
->>>>>>> main
+.PHONY: help demo test test-fast check docs dist bench notebooks clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,13 +45,8 @@ dist: $(STAMP)  ## source distribution and wheel, in dist/, with their metadata 
 bench: $(STAMP)  ## speed and memory beside other libraries
 	for script in $(filter-out benchmarks/_% benchmarks/outputs.py benchmarks/regret.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
-<<<<<<< HEAD
 notebooks: $(STAMP)  ## run the notebooks of the docs again, and keep what they show
 	$(BIN)/python -m tests.notebooks
 
-clean:  ## the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache
-=======
 clean:  ## the virtual environment, caches and what was built
 	rm -rf $(VENV) .mypy_cache .ruff_cache build dist site lightning_calib.egg-info
->>>>>>> main
