@@ -247,13 +247,18 @@ def load_results(folder: str | Path) -> Results:
 
 
 def load_model(folder: str | Path, **options: Any) -> "CalibratedEnsemble":
-    """The calibrated model of a deployed folder; the options are those of ``CalibratedEnsemble.load``.
+    """The calibrated model of a deployed folder, or of one on the Hugging Face hub.
 
     A folder of regions is loaded by ``lightning_calib.deployment.RegionEnsemble.load``.
+
+    Args:
+        folder: a folder on this machine, ``hf://owner/name``, or ``hf://owner/name@revision``.
+        **options: those of ``CalibratedEnsemble.load``.
     """
     from lightning_calib.deployment import CalibratedEnsemble
+    from lightning_calib.deployment.hub import local
 
-    return CalibratedEnsemble.load(folder, **options)
+    return CalibratedEnsemble.load(local(folder), **options)
 
 
 def open_regions(outputs: str | Path, members: int | None = None) -> dict[str, OutputStore]:
