@@ -5,12 +5,17 @@ from pathlib import Path
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import find_runs
 from lightning_calib.experiment.regions import read_runs
+from lightning_calib.experiment.statistics import IntervalKind
 from lightning_calib.report.build import build_report
 from lightning_calib.report.regions import build_overview
 
 
 def report(
-    calibration: Path, outputs: Path | None = None, destination: Path | None = None, preserve: Preserve = "order"
+    calibration: Path,
+    outputs: Path | None = None,
+    destination: Path | None = None,
+    preserve: Preserve = "order",
+    intervals: IntervalKind = "clustered",
 ) -> None:
     """Write a report that opens in any browser, offline: index.html, table.{md,tex,csv} and figures.
 
@@ -19,16 +24,20 @@ def report(
         outputs: the frozen outputs behind it, for the maps; by default the folder that the run recorded.
         destination: where to write; by default a folder named report beside the calibration folder.
         preserve: what the recommended pipeline must keep: the order of all classes, the predicted class, or nothing.
+        intervals: of the main table: clustered (cases drawn as wholes), or two_level, the paper's.
     """
     runs = find_runs(calibration)
     folder = destination or (runs or calibration).resolve().parent / "report"
-    page = build_report(calibration, outputs, folder, preserve) if runs is None else _regions(runs, folder, preserve)
+    if runs is None:
+        page = build_report(calibration, outputs, folder, preserve, intervals)
+    else:
+        page = _regions(runs, folder, preserve, intervals)
     print(f"report: {page}")
 
 
-def _regions(runs: Path, folder: Path, preserve: Preserve) -> Path:
+def _regions(runs: Path, folder: Path, preserve: Preserve, intervals: IntervalKind) -> Path:
     """The report of every region, and the page over all of them."""
     found = read_runs(runs)
     for run in found:
-        build_report(run.results.folder, None, run.results.folder.resolve().parent / "report", preserve)
+        build_report(run.results.folder, None, run.results.folder.resolve().parent / "report", preserve, intervals)
     return build_overview(found, folder, preserve)

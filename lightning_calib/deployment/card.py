@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lightning_calib.calibrators import Pipeline
 from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
 from lightning_calib.experiment.advice import describe_groups, selected_advice
@@ -10,6 +12,7 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.kit.files import atomic_path, write_text
 from lightning_calib.kit.tables import Table
 from lightning_calib.metrics.score import main_scores
+from lightning_calib.outputs.folds import SENTENCE
 from lightning_calib.report.figures import reliability_figure
 from lightning_calib.report.sections.curves import BINS, pooled_curve
 
@@ -18,6 +21,7 @@ _KEEPS = {
     "argmax": "The predicted class is kept at every voxel: the segmentation map is the uncalibrated one.",
     None: "The predicted class may change: the segmentation map is the argmax of the calibrated probabilities.",
 }
+_WHAT, _HOW = "What it is", "How to use it"
 
 
 def write_card(folder: Path, deployment: Deployment, results: Results) -> None:
@@ -38,22 +42,52 @@ def compared(results: Results, deployment: Deployment) -> list[str]:
 def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
     """The card as Markdown; what is kept is said by the fitted pipeline, since the name of a stack does not tell."""
     sections = [
+        front_matter(deployment, results),
         f"# {deployment.pipeline} on {deployment.dataset}",
         _KEEPS[pipeline.preserves]
         + (" Shifts of the logits change nothing." if pipeline.translation_invariant else ""),
         "## Expected performance",
+        *([f"**{SENTENCE}**"] if deployment.out_of_fold else []),
         *(_selected(deployment, results) or (_performance(results), score_table(deployment, results))),
         f"![Reliability diagram]({DIAGRAM})",
-        "## What it is",
+        f"## {_WHAT}",
         _facts(deployment),
-        "## How to use it",
-        _usage(deployment),
+        f"## {_HOW}",
+        _usage(deployment, "this/folder"),
         "## Limits",
         "The figures hold for images like those it was fitted on. `calibrate.py monitor` compares new outputs with "
         "the reference statistics in this folder, without labels, and says when they have drifted away; "
         "`calibrate.py apply --guard` trusts the calibrator less on cases that lie outside them.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def front_matter(deployment: Deployment, results: Results) -> str:
+    """The head of the card that the Hugging Face hub reads: what the model is for, and its scores as an index."""
+    scores = results.summary["pipelines"].get(deployment.pipeline, {}).get("metrics", {})
+    metrics = [
+        {"type": score.key, "name": score.label, "value": float(scores[score.key]["mean"])}
+        for score in main_scores()
+        if (scores.get(score.key) or {}).get("mean") is not None
+    ]
+    facts: dict[str, Any] = {
+        "library_name": "lightning_calib",
+        "pipeline_tag": "image-segmentation",
+        "tags": ["calibration", "uncertainty", "ensemble", "segmentation"],
+    }
+    if metrics:
+        task = {"type": "image-segmentation", "name": "calibrated segmentation"}
+        result = {"task": task, "dataset": {"type": "custom", "name": deployment.dataset}, "metrics": metrics}
+        facts["model-index"] = [{"name": f"{deployment.pipeline} on {deployment.dataset}", "results": [result]}]
+    return f"---\n{yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}---"
+
+
+def shared_card(card: str, deployment: Deployment, place: str) -> str:
+    """A card that says how the model is loaded from another place, and names no paths of this machine."""
+    for heading, text in ((_WHAT, _facts(deployment)), (_HOW, _usage(deployment, place))):
+        before, _, rest = card.partition(f"## {heading}\n\n")
+        card = f"{before}## {heading}\n\n{text}\n\n## {rest.partition(chr(10) + '## ')[2]}"
+    return card
 
 
 def _selected(deployment: Deployment, results: Results) -> tuple[str, ...]:
@@ -106,11 +140,12 @@ def _facts(deployment: Deployment) -> str:
     fit = deployment.fit
     where = "all pool cases" if fit["cases"] == "all" else f"cal and val of repeat {fit['repeat']}"
     values = ", ".join(f"{key} = {value:g}" for key, value in fit["hyperparameters"].items()) or "none"
+    folds = f", out of {fit['folds']} folds" if deployment.out_of_fold else ""
     members = [f"{m.name} (`{m.checkpoint or 'outputs only'}`, sha256 `{m.sha256[:12]}`)" for m in deployment.members]
     rows = [
         f"- classes: {', '.join(deployment.class_names)}",
         f"- members: {', '.join(members)}",
-        f"- fitted on: {fit['num_cases']} cases ({where}); hyperparameters: {values}",
+        f"- fitted on: {fit['num_cases']} cases ({where}{folds}); hyperparameters: {values}",
         f"- images: {'taken' if deployment.network else 'not taken, only stored member outputs'}",
         f"- written by: {', '.join(f'{name} {number}' for name, number in deployment.versions.items())}",
     ]
@@ -122,16 +157,16 @@ def _facts(deployment: Deployment) -> str:
     return "\n".join(rows)
 
 
-def _usage(deployment: Deployment) -> str:
+def _usage(deployment: Deployment, place: str) -> str:
     call = "ensemble.predict(images)  # (B, channels, *S), normalised as in deployment.json"
     if deployment.network is None:
         call = "ensemble.calibrate(member_logits)  # (B, members, classes, *S)"
     return "\n".join(
         [
             "```python",
-            "from lightning_calib.deployment import CalibratedEnsemble",
+            "import lightning_calib as lc",
             "",
-            'ensemble = CalibratedEnsemble.load("this/folder")',
+            f'ensemble = lc.load_model("{place}")',
             f"log_probs, mask, confidence = {call}",
             "```",
         ]

@@ -117,6 +117,19 @@ def not_normalised(sample: Sample) -> str | None:
     return f"log of the sum of probabilities is off 0 by up to {off:.3g}" if off > 0.05 else None
 
 
+def all_ignored(sample: Sample) -> str | None:
+    """No voxel that counts: all of them ignored or not valid."""
+    if sample.counted.any():
+        return None
+    case = sample.case
+    labels, valid = case.target, case.valid
+    held = torch.ones_like(labels, dtype=torch.bool) if valid is None else valid
+    ignored = case.manifest.ignore_index
+    if ignored is not None:
+        held = held & (labels != ignored)
+    return None if held.any() else f"none of its {labels.numel():,} voxels has a label that counts"
+
+
 def _are_probabilities(scores: Tensor) -> bool:
     """Whether ``(M, C, N)`` lies in [0, 1] with sums of 1 in every voxel."""
     inside = float(scores.min()) >= -_SUMS and float(scores.max()) <= 1 + _SUMS
@@ -159,6 +172,13 @@ CHECKS = (
         constant_region,
         "part of the image was never predicted and filled with a constant, as nnU-Net fills what it crops away",
         "mark such voxels as not valid (`valid` of OutputWriter.write, --valid of import folder)",
+    ),
+    Check(
+        "all_ignored",
+        "warning",
+        all_ignored,
+        "the mask is empty, or was written with another coding of labels",
+        "mend the mask, or leave the case out: it counts in no fit and no score",
     ),
     Check(
         "flat_classes",
