@@ -22,6 +22,7 @@ def compare(
     reference: str | None = None,
     metrics: list[Metric] = ["nll", "dice", "ece", "ba_ece"],  # noqa: B006  # never changed
     json: bool = False,
+    trust: bool = False,
 ) -> int:
     """Compare pipelines of a run with a reference, case by case, with intervals and verdicts.
 
@@ -33,8 +34,9 @@ def compare(
         reference: what each is compared with; by default the uncalibrated ensemble, pooled as the candidate is.
         metrics: what is compared.
         json: print the comparisons as JSON.
+        trust: import classes of other packages that the run's folder names.
     """
-    results = Results(calibration)
+    results = Results(calibration, trust)
     pairs = _pairs(results, candidates, reference)
     keys = [(FAMILY, *pair, metric) for pair in pairs for metric in metrics]
     entries = [asdict(found) for found in paired_comparisons(results, keys)]
@@ -47,8 +49,8 @@ def compare(
 
 def _pairs(results: Results, candidates: Pipelines | None, reference: str | None) -> list[tuple[str, str]]:
     """References and candidates, all of them in the run; a pipeline is not compared with itself."""
-    chosen = expand_pipelines(",".join(results.pipelines) if candidates is None else candidates)
-    fixed = None if reference is None else str(PipelineName.parse(reference))
+    chosen = map(PipelineName.parse, results.pipelines) if candidates is None else expand_pipelines(candidates)
+    fixed = None if reference is None else str(PipelineName.parse(reference, imports=True))
     pairs = [(fixed or f"identity({name.pooling})", str(name)) for name in chosen]
     if strange := {name for pair in pairs for name in pair} - set(results.pipelines):
         raise ValueError(

@@ -1,5 +1,6 @@
 """What users read when something goes wrong: the message first, a few lines, no traceback."""
 
+import io
 import os
 import re
 import sys
@@ -14,6 +15,9 @@ _WRAPPED = "Does not validate against any of the Union subtypes"  # jsonargparse
 
 def guarded(work: Callable[[], int | None]) -> int:
     """Do what a command asks for; its exit code, 2 where something that the user can mend stands in the way."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without arrows must not end a finished run
     try:
         return work() or 0
     except (ValueError, OSError, ImportError) as problem:

@@ -5,12 +5,17 @@ from pathlib import Path
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import find_runs
 from lightning_calib.experiment.regions import read_runs
+from lightning_calib.experiment.results import Results
 from lightning_calib.report.build import build_report
 from lightning_calib.report.regions import build_overview
 
 
 def report(
-    calibration: Path, outputs: Path | None = None, destination: Path | None = None, preserve: Preserve = "order"
+    calibration: Path,
+    outputs: Path | None = None,
+    destination: Path | None = None,
+    preserve: Preserve = "order",
+    trust: bool = False,
 ) -> None:
     """Write a report that opens in any browser, offline: index.html, table.{md,tex,csv} and figures.
 
@@ -19,16 +24,21 @@ def report(
         outputs: the frozen outputs behind it, for the maps; by default the folder that the run recorded.
         destination: where to write; by default a folder named report beside the calibration folder.
         preserve: what the recommended pipeline must keep: the order of all classes, the predicted class, or nothing.
+        trust: import classes of other packages that the run's folder names.
     """
     runs = find_runs(calibration)
     folder = destination or (runs or calibration).resolve().parent / "report"
-    page = build_report(calibration, outputs, folder, preserve) if runs is None else _regions(runs, folder, preserve)
+    if runs is None:
+        Results(calibration, trust)  # what it imports, the report needs
+        page = build_report(calibration, outputs, folder, preserve)
+    else:
+        page = _regions(runs, folder, preserve, trust)
     print(f"report: {page}")
 
 
-def _regions(runs: Path, folder: Path, preserve: Preserve) -> Path:
+def _regions(runs: Path, folder: Path, preserve: Preserve, trust: bool) -> Path:
     """The report of every region, and the page over all of them."""
-    found = read_runs(runs)
+    found = read_runs(runs, trust)
     for run in found:
         build_report(run.results.folder, None, run.results.folder.resolve().parent / "report", preserve)
     return build_overview(found, folder, preserve)

@@ -10,12 +10,17 @@ from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, PooledRow, write_cases, write_rows
 from lightning_calib.functional.flips import FLIP_KINDS
-from lightning_calib.kit.files import plain, read_json, sha256, write_json
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
+from lightning_calib.kit.files import FileError, plain, sha256, write_json
+from lightning_calib.kit.typed import read_typed
 
 if TYPE_CHECKING:
     from lightning_calib.tasks.evaluation import Evaluated  # brings Lightning, which reading does without
 
 REMEDY = "delete it and run `calibrate.py run` again"
+
+_OF_FIT = (layout.FIT, layout.CALIBRATOR, layout.TRIALS, layout.CURVE)
+_TABLES = (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS)
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,7 @@ def read_fit(folder: Path) -> FitRecord | None:
     path = folder / layout.FIT
     if not path.is_file():
         return None
-    facts = read_json(path, REMEDY)
-    try:
-        return FitRecord(**facts)
-    except TypeError as problem:
-        raise layout.ResultsError(f"{path} does not describe a fit ({problem}); {REMEDY}") from problem
+    return read_typed(path, FitRecord, REMEDY)
 
 
 def write_fit(
@@ -72,9 +73,13 @@ def write_fit(
     curve: Iterable[CurveRow],
     class_names: list[str],
 ) -> None:
-    """Write a fit's files; ``fit.json`` comes last and says that the others are whole."""
+    """Write a fit's files; ``fit.json`` says that the others are whole, and their hashes are noted last."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (layout.EVALUATION, layout.FIT):  # what is half written must not pass for what was there before
+    for name in (
+        CHECKSUMS,
+        layout.EVALUATION,
+        layout.FIT,
+    ):  # what is half written must not pass for what was there before
         (folder / name).unlink(missing_ok=True)
     described = {key: getattr(record, key) for key in ("pipeline", "hyperparameters", "val_nll")}
     save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, plain(described))
@@ -82,13 +87,13 @@ def write_fit(
     write_rows(folder / layout.CURVE, curve, CurveRow)
     facts = vars(record) | {"calibrator_sha256": sha256(folder / layout.CALIBRATOR)}
     write_json(folder / layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts)
+    note_checksums(folder, _OF_FIT)
 
 
 def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
     """Record that a fit failed; files of an earlier one with other settings are taken away."""
     folder.mkdir(parents=True, exist_ok=True)
-    tables = (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS)
-    for name in (layout.EVALUATION, *tables, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
+    for name in (CHECKSUMS, layout.EVALUATION, *_TABLES, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
         (folder / name).unlink(missing_ok=True)
     facts = {"repeat": repeat, "pipeline": pipeline, "settings_hash": settings_hash}
     write_json(folder / layout.FIT, {"status": "failed", "error": error, **facts})
@@ -97,7 +102,7 @@ def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: st
 def write_evaluation(
     folder: Path, dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated", settings_hash: str
 ) -> None:
-    """Write a pipeline's tables; ``evaluation.json`` comes last and says that they are whole."""
+    """Write a pipeline's tables; ``evaluation.json`` says that they are whole, and their hashes are noted last."""
     (folder / layout.EVALUATION).unlink(missing_ok=True)
     write_cases(folder / layout.CASES, list(case_rows(dataset, repeat, pipeline, evaluated)))
     pooled = [PooledRow(repeat, pipeline, key, value) for key, value in evaluated.pooled.items()]
@@ -105,17 +110,21 @@ def write_evaluation(
     write_rows(folder / layout.BINS, _bin_rows(repeat, pipeline, evaluated), BinRow)
     write_rows(folder / layout.BANDS, _band_rows(repeat, pipeline, evaluated), BandRow)
     write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
+    note_checksums(folder, [layout.EVALUATION, *_TABLES])
 
 
 def write_failed_evaluation(folder: Path, settings_hash: str, error: str) -> None:
     """Record that an evaluation failed; the fit stays as it is."""
-    for name in (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS):
+    for name in _TABLES:
         (folder / name).unlink(missing_ok=True)
     write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash, "error": error})
+    note_checksums(folder, [layout.EVALUATION], without=_TABLES)
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
-    """Whether a successful fit with these settings is there, its calibrator as it was written."""
+    """Whether a successful fit with these settings is there, its files as they were written."""
+    if changed_files(folder) & {CHECKSUMS, *_OF_FIT}:
+        return False
     record = read_fit(folder)
     if record is None or not record.ok or record.settings_hash != settings_hash:
         return False
@@ -123,15 +132,19 @@ def fit_done(folder: Path, settings_hash: str) -> bool:
     return path.is_file() and record.calibrator_sha256 in ("", sha256(path))
 
 
-def read_evaluation(folder: Path) -> dict[str, Any] | None:
+def read_evaluation(folder: Path) -> dict[str, str] | None:
     """``evaluation.json``: the hash of its settings and, where it failed, the error; None where there is none."""
     path = folder / layout.EVALUATION
-    facts: dict[str, Any] | None = read_json(path, REMEDY) if path.is_file() else None
+    facts = read_typed(path, dict[str, str], REMEDY) if path.is_file() else None
+    if facts is not None and "settings_hash" not in facts:
+        raise layout.ResultsError(f"{path} does not describe an evaluation; {REMEDY}")
     return facts
 
 
 def evaluation_done(folder: Path, settings_hash: str) -> bool:
-    """Whether tables of a fit with these settings are there."""
+    """Whether tables of a fit with these settings are there, as they were written."""
+    if changed_files(folder):
+        return False
     facts = read_evaluation(folder)
     return facts is not None and facts["settings_hash"] == settings_hash and "error" not in facts
 
@@ -144,9 +157,15 @@ def has_scores(folder: Path) -> bool:
 
 def add_timing(folder: Path, **seconds: float) -> None:
     """Note how long a step took; times live in this file alone."""
-    path = folder / layout.TIMING
-    known = read_json(path, REMEDY) if path.is_file() else {}
-    write_json(path, known | seconds, digits=6)
+    write_json(folder / layout.TIMING, read_timing(folder) | seconds, digits=6)
+
+
+def read_timing(folder: Path) -> dict[str, float]:
+    """Seconds of each step; none where the file is missing or damaged, since times are not worth stopping for."""
+    try:
+        return read_typed(folder / layout.TIMING, dict[str, float])
+    except FileError:
+        return {}
 
 
 def case_rows(dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[CaseRow]:
