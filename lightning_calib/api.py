@@ -180,8 +180,8 @@ class Results(results.Results):
             {
                 "score": each["metric"],
                 "difference": each["difference"].mean,
-                "low": each["clustered"].low,
-                "high": each["clustered"].high,
+                "low": each["difference"].low,
+                "high": each["difference"].high,
                 "p_holm": each["p_holm"],
                 "verdict": each["verdict"],
             }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_calib.outputs.manifest import Manifest
 from lightning_calib.outputs.writer import OutputWriter
@@ -31,6 +31,7 @@ class StoreOutputs(Callback):
         assert isinstance(pl_module, EnsemblePrediction)
         if trainer.is_global_zero:
             self.writer = self.open_writer()
+            say_outdated(self.writer)
         trainer.strategy.barrier("store is open")
         if not trainer.is_global_zero:
             self.writer = self.open_writer()
@@ -69,6 +70,14 @@ class StoreOutputs(Callback):
         size = self.writer.reserve(self._remaining, shape)
         sizes = "x".join(map(str, shape))
         rank_zero_info(f"{self._remaining} cases (the first has {sizes} voxels) take about {size / 1e6:,.1f} MB")
+
+
+def say_outdated(writer: OutputWriter, most: int = 10) -> None:
+    """Say what of a store is of another state of the data and will be made again."""
+    if writer.outdated:
+        more = [f"and {len(writer.outdated) - most} more"] if len(writer.outdated) > most else []
+        told = "\n  ".join([f"{writer.path} is of an earlier state of the data:", *writer.outdated[:most], *more])
+        rank_zero_warn(f"{told}\nwhat has changed is predicted again; calibrations of it are to be run again")
 
 
 def say_finished(path: Path, manifest: Manifest) -> None:

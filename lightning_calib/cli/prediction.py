@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_calib.callbacks.outputs import say_outdated
 from lightning_calib.cli.run_folder import RunError
 from lightning_calib.executors.base import Executor
 from lightning_calib.kit.progress import Display
@@ -52,6 +53,7 @@ def predict_by(
         RunError: where shards failed, once all others are written.
     """
     writer = open_writer()
+    say_outdated(writer)
     waiting = [case_id for case_id in case_ids if case_id not in writer.done]
     groups = [tuple(waiting[start : start + SHARD_CASES]) for start in range(0, len(waiting), SHARD_CASES)]
     jobs, failed = [PredictionJob(config, group) for group in groups], {}

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lightning_calib.experiment.advice import (
+    GroupAdvice,
     Preserve,
     Recommendation,
     describe,
@@ -14,6 +15,9 @@ from lightning_calib.experiment.advice import (
 )
 from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.files import plain
+
+# What to deploy, and the number of repeats behind it (0 where groups chose).
+Advice = tuple[Recommendation | GroupAdvice, int]
 
 
 def recommend(
@@ -32,15 +36,25 @@ def recommend(
         json: print the recommendation as JSON.
         trust: import classes of other packages that the run's folder names.
     """
+    advice = advised(calibration, preserve, translation_invariant, trust)
+    print(json_format.dumps(plain(asdict(advice[0]), digits=10)) if json else told(advice))
+    return 0
+
+
+def advised(calibration: Path, preserve: Preserve, translation_invariant: bool, trust: bool = False) -> Advice:
+    """What a run recommends: as its summary has it or, where that holds none, computed."""
     refuse_changed(calibration, "`calibrate.py run` makes it anew")
     selected = stored_group_advice(calibration, preserve)
     if selected is not None:
-        print(json_format.dumps(plain(asdict(selected), digits=10)) if json else describe_groups(selected))
-        return 0
+        return selected, 0
     stored = stored_advice(calibration, preserve) if translation_invariant else None
-    found, repeats = stored or _computed(calibration, preserve, translation_invariant, trust)
-    print(json_format.dumps(plain(asdict(found), digits=10)) if json else describe(found, repeats))
-    return 0
+    return stored or _computed(calibration, preserve, translation_invariant, trust)
+
+
+def told(advice: Advice) -> str:
+    """The recommendation in a few lines."""
+    found, repeats = advice
+    return describe_groups(found) if isinstance(found, GroupAdvice) else describe(found, repeats)
 
 
 def _computed(

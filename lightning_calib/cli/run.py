@@ -1,7 +1,6 @@
 """``calibrate.py run``: an experiment from frozen outputs to a report."""
 
 import json as json_format
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,12 @@ from lightning_calib.cli.cost import show_cost
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.trainer import ONE_DEVICE, TrainerOptions
 from lightning_calib.experiment.advice import Preserve, describe, describe_groups, selected_advice
+from lightning_calib.experiment.concerns import concerns
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.regions import read_runs, write_runs
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.tracking import Runs
 from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.manifest import MANIFEST, Manifest
 from lightning_calib.outputs.store import OutputStore
@@ -31,6 +32,7 @@ def run(
     executor: str | dict[str, Any] = "local",
     report: bool = True,
     logger: str = "csv",
+    logger_runs: Runs = "experiment",
     experiment: str | None = None,
     preserve: Preserve = "order",
     doctor: bool = True,
@@ -51,6 +53,7 @@ def run(
         report: also write the report, in a folder named report beside the results.
         logger: tracker that gets every number when it arises: csv, wandb, tensorboard, mlflow, none, or the name of
             another; its files go to tracking beside the results.
+        logger_runs: experiment for one tracked run; pipelines for one of each pipeline, too, in the same group.
         experiment: name of the tracked run; by default that of the run's folder.
         preserve: what the recommended pipeline must keep of the pooled ranking.
         doctor: examine the outputs first; an error stops the run.
@@ -67,6 +70,7 @@ def run(
     quiet()
     planned = Experiment(**settings)
     options = {"workers": workers, "executor": executor, "logger": logger, "join": join, "trainer": trainer.options}
+    options["logger_runs"] = logger_runs
     asked = _Asked(report, experiment, preserve, doctor, dry_run, json, options)
     outputs = planned.outputs
     if isinstance(outputs, OutputStore) or not has_regions(Path(outputs)):
@@ -93,12 +97,11 @@ class _Asked:
             return show_cost(planned, self.options["workers"], self.json)
         page = planned.folder.resolve().parent / "report" / "index.html"
 
-        def figures(results: Results) -> Mapping[str, Path]:
-            build_report(results.folder, planned.store.path, page.parent, self.preserve)
-            return {path.stem: path for path in sorted((page.parent / "figures").glob("*.png"))}
+        def write(results: Results) -> Path:
+            return build_report(results.folder, planned.store.path, page.parent, self.preserve)
 
         results = planned.run(
-            **self.options, name=self.name, display=not self.json, figures=figures if self.report else None
+            **self.options, name=self.name, display=not self.json, report=write if self.report else None
         )
         if self.json:
             facts = {"calibration": str(planned.folder), "report": str(page) if self.report else None}
@@ -132,6 +135,8 @@ def show(results: Results, preserve: Preserve, page: Path | None = None) -> None
     console.print(table_text(results), markup=False)
     if (advice := advice_text(results, preserve)) is not None:
         console.print(advice, markup=False)
+    for concern in concerns(results, results.chosen(preserve)):
+        console.print(f"warning: {concern}", markup=False)
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
         console.print(f"FAILED {failure.pipeline} in {failure.place}: {reason}", markup=False)
@@ -152,5 +157,7 @@ def advice_text(results: Results, preserve: Preserve) -> str | None:
 
 def table_text(results: Results) -> str:
     """The main table for a terminal, in the paper's blocks."""
-    legend = f"*: best of its column; {NOT_INVARIANT}: not translation invariant"
+    legend = (
+        f"*: better than uncalibrated beyond noise, and as good as the best; {NOT_INVARIANT}: not translation invariant"
+    )
     return replace(Inputs.open(results.folder, None).table, caption=legend).to_text()

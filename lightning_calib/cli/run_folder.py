@@ -1,7 +1,7 @@
 """Where a run keeps what: members, checkpoints, outputs."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,11 @@ from typing import Any, Literal
 
 import yaml
 
+from lightning_calib.datasets.cases import Splits
+from lightning_calib.datasets.content import TRAINED_ON, TRAINING_SIDE, Content, load_training, save_training
 from lightning_calib.datasets.registry import current_class_paths
 from lightning_calib.kit.files import locked, sha256, write_json
+from lightning_calib.kit.nested import differences, leaves
 from lightning_calib.outputs.manifest import Member
 
 Checkpoint = Literal["last", "best"]
@@ -68,14 +71,21 @@ class MemberFolder:
         """Stop where the member was begun with a config that gives another network."""
         if not self.config.is_file():
             return
-        ours, theirs = _compared(config), _compared(yaml.safe_load(self.config.read_text(encoding="utf-8")))
-        differing = sorted(key for key in ours | theirs if ours.get(key) != theirs.get(key))
-        if differing:
-            told = "; ".join(f"{key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing[:5])
+        theirs = _compared(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        if told := differences(theirs, _compared(config)):
             raise RunError(
                 f"member {self.name} in {self.path} was begun with another config ({told}): "
                 "name another run, or remove the member's folder"
             )
+
+    def trained_on(self, parts: Sequence[str] = TRAINING_SIDE) -> dict[str, Content] | None:
+        """Cases of training and validation, and what they are made of; None where that was not written down."""
+        return load_training(self.path / TRAINED_ON, parts)
+
+    def write_training(self, splits: Splits, known: Mapping[str, Content]) -> None:
+        """Write down what the member is trained on."""
+        train, val = ({case.case_id: known[case.case_id] for case in part} for part in (splits.train, splits.val))
+        save_training(self.path / TRAINED_ON, train, val)
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from training the member; the last words of one that is ending are waited for."""
@@ -93,14 +103,28 @@ class RunFolder:
         """The output store."""
         return self.path / "outputs"
 
+    @property
+    def out_of_fold(self) -> Path:
+        """The output store of the training side, each case scored by the network that was not trained on it."""
+        return self.path / "out_of_fold"
+
+    @property
+    def split(self) -> Path:
+        """Which cases are in which part, as the run has begun with."""
+        return self.path / "split.json"
+
+    def begun(self) -> list[MemberFolder]:
+        """Members whose training has begun, in order of their seeds."""
+        found = sorted((self.path / "members").glob("[0-9]*"), key=lambda path: int(path.name))
+        return [MemberFolder(path) for path in found]
+
     def member(self, seed: int | str) -> MemberFolder:
         """Folder of the member with a seed."""
         return MemberFolder(self.path / "members" / str(seed))
 
     def members(self, names: Sequence[int] | None = None) -> list[MemberFolder]:
         """The finished members, all or by name; others are named in the error."""
-        found = sorted((self.path / "members").glob("[0-9]*"), key=lambda path: int(path.name))
-        chosen = [MemberFolder(path) for path in found] if names is None else [self.member(n) for n in names]
+        chosen = self.begun() if names is None else [self.member(n) for n in names]
         if not chosen:
             raise RunError(f"no members in {self.path / 'members'}: train them with `train.py ensemble`")
         if unfinished := [member.name for member in chosen if not member.finished]:
@@ -109,6 +133,22 @@ class RunFolder:
                 "again, or choose others by --outputs.members"
             )
         return chosen
+
+    def of_folds(self, members: Sequence[MemberFolder], count: int) -> list[MemberFolder]:
+        """The first member of each fold, in the order of the folds.
+
+        Raises:
+            RunError: naming the folds that no member was trained without.
+        """
+        found: dict[int, MemberFolder] = {}
+        for member in members:
+            found.setdefault(int(member.name) % count, member)
+        if missing := [str(fold) for fold in range(count) if fold not in found]:
+            raise RunError(
+                f"no finished member of {self.path} was trained without fold {', '.join(missing)} of {count}: train "
+                f"{count} members with `train.py ensemble`"
+            )
+        return [found[fold] for fold in range(count)]
 
     def records(self, members: Sequence[MemberFolder], which: Checkpoint) -> list[Member]:
         """What an output store says about members: name, checkpoint and its hash."""
@@ -119,13 +159,5 @@ class RunFolder:
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    flat = dict(_flatten(current_class_paths(config)))
+    flat = dict(leaves(current_class_paths(config)))
     return {key: value for key, value in flat.items() if key.startswith(_COMPARED) and key not in _FREE}
-
-
-def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    if not isinstance(value, dict):
-        yield prefix, value
-        return
-    for key, inner in value.items():
-        yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))

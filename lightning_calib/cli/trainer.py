@@ -1,5 +1,7 @@
 """Lightning's parts as train.py uses them: the Trainer, its loggers, the config file."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 
-from lightning_calib.cli.run_folder import Checkpoint, RunError
+from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError
 from lightning_calib.datasets.corruptions import Severity
-from lightning_calib.kit.files import write_text
+from lightning_calib.experiment.handover import log_config
+from lightning_calib.experiment.trackers import known_mlflow_run, named_wandb_run
+from lightning_calib.kit.files import digest, sha256, write_text
 from lightning_calib.outputs.manifest import Keep, StoreDtype
 
 LOGGERS = [
@@ -64,6 +68,7 @@ class MemberTrainer(Trainer):
         *args: Any,
         corruption: Severity | None = None,
         corruption_seed: int = 0,
+        out_of_fold: bool = False,
         executor: str | dict[str, Any] | None = None,
         parallel: int | None = None,
         **options: Any,
@@ -75,13 +80,16 @@ class MemberTrainer(Trainer):
             corruption: change every image of the pool set first, mildly or strongly, for the study of shifts; the
                 outputs go to a folder named outputs-mild or outputs-strong.
             corruption_seed: seed of which image is changed how.
+            out_of_fold: predict the cases of the training side in place of the pool set, each by the one network that
+                was not trained on it (members trained with data.init_args.folds); the outputs go to the folder
+                out_of_fold.
             executor: predict shards of the cases as jobs: local, ray, or the name of another executor; by default all
                 cases are predicted in this process.
             parallel: jobs at a time; by default one a core.
             **options: those of Lightning's Trainer.
         """
-        if corruption is not None or executor is not None:
-            raise RunError("shards are predicted and images are corrupted from the command line: train.py predict")
+        if corruption is not None or executor is not None or out_of_fold:
+            raise RunError("corruption, out_of_fold and executor are options of the command line: train.py predict")
         return super().predict(*args, **options)
 
     def ensemble(
@@ -127,6 +135,37 @@ def place_loggers(loggers: Any, folder: Path) -> None:  # noqa: ANN401
             arguments.save_dir = str(folder / (arguments.save_dir or "."))
 
 
+def name_loggers(loggers: Any, member: MemberFolder, run: str) -> None:  # noqa: ANN401
+    """Say of loggers without a name which member they log, so that the same line again continues the same runs.
+
+    Args:
+        loggers: as the command line has parsed them.
+        member: what is trained; its place makes the id of its W&B run, unless a sweep or ``WANDB_RUN_ID`` names one.
+        run: name of the run that the member belongs to.
+    """
+    for logger in loggers if isinstance(loggers, list) else [loggers]:
+        if isinstance(logger, Namespace) and logger.get("init_args") is not None:
+            _name_logger(logger, f"member-{member.name}", run, digest([str(member.path.resolve())]))
+
+
+def _name_logger(logger: Namespace, title: str, run: str, run_id: str) -> None:
+    given, kind = logger.init_args, str(logger.class_path).rpartition(".")[2]
+    if kind == "WandbLogger":
+        given.name = given.name or title
+        given.id = given.id or (None if named_wandb_run() else run_id)
+        group = {} if os.environ.get("WANDB_RUN_GROUP") else {"group": run}
+        logger.dict_kwargs = {"job_type": "training", **group, **(logger.get("dict_kwargs") or {})}
+    elif kind == "TensorBoardLogger":
+        given.version = 0 if given.version is None else given.version
+    elif kind == "MLFlowLogger":
+        if given.experiment_name == "lightning_logs":  # the default
+            given.experiment_name = run
+        given.run_name = given.run_name or title
+        given.tags = {"run_id": run_id, "group": run, "job_type": "training", **(given.tags or {})}
+        uri = given.tracking_uri or f"file:{given.save_dir}"
+        given.run_id = given.run_id or known_mlflow_run(uri, given.experiment_name, run_id)
+
+
 def precision_note(precision: str) -> str | None:
     """What outputs lose where networks compute in half precision; None where they do not.
 
@@ -142,8 +181,18 @@ def precision_note(precision: str) -> str | None:
     return f"precision {precision}: stored logits keep {digits}, and classes may tie; predict with 32-true to calibrate"
 
 
-def finish_loggers(trainer: Trainer) -> None:
-    """Close W&B runs, which Lightning leaves open: their files are complete only then."""
+def finish_loggers(trainer: Trainer, checkpoints: Mapping[str, Path]) -> None:
+    """Tell trackers which networks came out, and close W&B runs, which Lightning leaves open.
+
+    Args:
+        trainer: whose loggers they are.
+        checkpoints: files by their names; the config of the tracked run gets their hashes.
+    """
+    if not trainer.is_global_zero:
+        return
+    hashes = {name: sha256(path) for name, path in checkpoints.items() if path.is_file()}
     for logger in trainer.loggers:
-        if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+        log_config(logger, {"checkpoints": hashes})
+        logger.save()
+        if isinstance(logger, WandbLogger):
             logger.experiment.finish()

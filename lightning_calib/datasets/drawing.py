@@ -16,7 +16,7 @@ Field = NDArray[np.float32]
 
 CLASSES = ("background", "disc", "rod", "speck")
 FREQUENCY = (0.02, 0.13, 0.19, 0.16)  # cycles a pixel of each class's texture
-COLOUR = np.array([[0.42, 0.44, 0.42], [0.55, 0.45, 0.40], [0.45, 0.50, 0.55], [0.58, 0.52, 0.44]], np.float32)
+COLOUR = np.array([[0.42, 0.44, 0.42], [0.55, 0.45, 0.40], [0.45, 0.50, 0.55], [0.68, 0.62, 0.40]], np.float32)
 CHANCE = (0.0, 0.5, 0.35, 0.15)  # of an object to be of each class
 RADIUS = (0.0, 0.17, 0.20, 0.07)  # typical, as a share of the image's side
 STRETCH = (1.0, 1.2, 3.0, 1.0)  # longest over shortest radius

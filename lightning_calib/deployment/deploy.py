@@ -91,6 +91,7 @@ def write_deployment(
     seen = StoredCases(store, name.pooling)
     save_statistics(folder / REFERENCE, (case_statistics(seen, case_id, ensemble) for case_id in reference))
     fit |= {"outputs_sha256": sha256(store.path / MANIFEST)}
+    fit |= {"folds": len(store.manifest.folds)} if store.manifest.out_of_fold else {}
     found = {"calibrator_sha256": sha256(folder / CALIBRATOR), **taken}
     deployment = describe(results, store, home or folder, str(name), fit, found)
     write_card(folder, deployment, results)

@@ -50,8 +50,9 @@ class Comparison:
         reference: the pipeline without it.
         candidate: the pipeline with it.
         metric: what is compared.
-        difference: candidate minus reference, with the paper's two-level interval.
-        clustered: the same difference with the interval from cases drawn as wholes over all repeats.
+        difference: candidate minus reference. Its interval, from cases drawn as wholes over all repeats, holds 0 where
+            the verdict is "within noise" and nowhere else: it is as wide as Holm's correction asks for.
+        two_level: the same difference with the paper's interval, not corrected.
         improvement: share of the clustered replicates in which the candidate is better; ties count half.
         p_value: two-sided p-value of no difference from the clustered replicates, whose intervals are closer to
             their nominal coverage (docs/statistics.md).
@@ -64,7 +65,7 @@ class Comparison:
     candidate: str
     metric: str
     difference: Interval
-    clustered: Interval
+    two_level: Interval
     improvement: float
     p_value: float
     p_holm: float
@@ -129,43 +130,78 @@ def compare(
         cases: by the same keys, for each repeat the names of its cases (or of what must be drawn together).
         replicates: bootstrap replicates.
         seed: seed of the draws.
-        level: level of the intervals, and one minus the corrected error of the verdicts.
+        level: level of the intervals and verdicts together: one minus the chance of a single false verdict.
 
     Returns:
         One comparison a key, in their order.
     """
-    drafts = [_draft(key, parts, cases[key], replicates, seed, level) for key, parts in differences.items()]
-    corrected = holm([draft.p_value for draft in drafts])
-    return [_judged(draft, p, level) for draft, p in zip(drafts, corrected, strict=True)]
+    drawn = {
+        key: clustered_bootstrap(_tables(parts), cases[key], replicates, seed)[:, 0]
+        for key, parts in differences.items()
+    }
+    held = [np.sort(values[~np.isnan(values)]) for values in drawn.values()]
+    p_values = [two_sided_p(values) for values in held]
+    corrected, factors = holm(p_values), holm_factors(p_values, 1 - level)
+    found = []
+    for key, values, p, p_holm, factor in zip(drawn, held, p_values, corrected, factors, strict=True):
+        tables, higher = _tables(differences[key]), _higher_is_better(key[3])
+        estimate = point_estimate(tables)
+        verdict: Verdict = "within noise"
+        if p_holm < 1 - level:
+            verdict = "better" if (estimate[0] > 0) == higher else "worse"
+        found.append(
+            Comparison(
+                *key,
+                difference=Interval(float(estimate[0]), *inverted_interval(values, factor, 1 - level)),
+                two_level=intervals(estimate, two_level_bootstrap(tables, replicates, seed, cases[key]), level)[0],
+                improvement=improvement_probability(values, higher) if len(values) else float("nan"),
+                p_value=p,
+                p_holm=p_holm,
+                verdict=verdict,
+            )
+        )
+    return found
 
 
-def _draft(
-    key: tuple[str, str, str, str],
-    parts: Sequence[Floats],
-    names: Sequence[Sequence[str]],
-    replicates: int,
-    seed: int,
-    level: float,
-) -> Comparison:
-    tables = [np.asarray(part, dtype=np.float64)[:, None] for part in parts]
-    estimate = point_estimate(tables)
-    two_level = two_level_bootstrap(tables, replicates, seed, names)
-    by_case = clustered_bootstrap(tables, names, replicates, seed)
-    drawn = by_case[~np.isnan(by_case)]
-    return Comparison(
-        *key,
-        difference=intervals(estimate, two_level, level)[0],
-        clustered=intervals(estimate, by_case, level)[0],
-        improvement=improvement_probability(drawn, _higher_is_better(key[3])) if len(drawn) else float("nan"),
-        p_value=two_sided_p(drawn),
-        p_holm=1.0,
-        verdict="within noise",
-    )
+def _tables(parts: Sequence[Floats]) -> list[Floats]:
+    return [np.asarray(part, dtype=np.float64)[:, None] for part in parts]
 
 
-def _judged(draft: Comparison, p_holm: float, level: float) -> Comparison:
-    """The comparison with its corrected p-value and the verdict that follows from it."""
-    verdict: Verdict = "within noise"
-    if p_holm < 1 - level:
-        verdict = "better" if (draft.difference.mean > 0) == _higher_is_better(draft.metric) else "worse"
-    return Comparison(**{**vars(draft), "p_holm": p_holm, "verdict": verdict})
+def holm_factors(p_values: Sequence[float], error: float) -> list[int]:
+    """By how much Holm's procedure multiplies each p-value before it compares it with the error.
+
+    It goes up from the smallest p-value and stops at the first one that fails; those above share its factor.
+
+    Example:
+        >>> holm_factors([0.01, 0.4, 0.3], 0.05)
+        [3, 2, 2]
+    """
+    order = np.argsort(p_values, kind="stable")
+    factors = [0] * len(order)
+    factor, failed = len(order), False
+    for place in order:
+        factors[place] = factor
+        failed = failed or factor * p_values[place] >= error
+        factor -= not failed
+    return factors
+
+
+def inverted_interval(replicates: Floats, factor: int, error: float) -> tuple[float, float]:
+    """The differences that the test would not reject, from sorted replicates ``(B,)``.
+
+    It holds 0 exactly where ``factor`` times :func:`two_sided_p` is not below the error. Where there are too few
+    replicates to reject anything at all, it is stretched to 0.
+
+    Example:
+        >>> inverted_interval(np.arange(1.0, 100.0), 1, 0.05)
+        (2.0, 98.0)
+        >>> inverted_interval(np.arange(1.0, 100.0), 10, 0.05)
+        (0.0, 99.0)
+    """
+    if not len(replicates):
+        return float("nan"), float("nan")
+    beyond = np.arange(len(replicates) // 2 + 1)  # replicates on the wrong side of 0
+    outside = int((factor * (2 * (beyond + 1) / (len(replicates) + 1)) < error).sum()) - 1
+    if outside < 0:
+        return min(float(replicates[0]), 0.0), max(float(replicates[-1]), 0.0)
+    return float(replicates[outside]), float(replicates[-1 - outside])

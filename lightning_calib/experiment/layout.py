@@ -9,6 +9,8 @@ RESULTS_VERSION = 1
 
 SETTINGS, SUMMARY, TIMING, GROUPS = "settings.json", "summary.json", "timing.json", "groups.json"
 CASES, POOLED, BINS, BANDS = "cases.csv", "pooled.csv", "bins.csv", "bands.csv"
+CASE_BINS, CLASSES, CLASS_BINS = "case_bins.csv", "classes.csv", "class_bins.csv"
+TABLES = (CASES, POOLED, BINS, BANDS, CASE_BINS, CLASSES, CLASS_BINS)  # of an evaluation
 FIT, TRIALS, CURVE, CALIBRATOR, EVALUATION, JOURNAL = (
     "fit.json",
     "trials.json",

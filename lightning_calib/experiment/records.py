@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.rows import BandRow, BinRow, CaseRow, CurveRow, PooledRow, write_cases, write_rows
+from lightning_calib.experiment.rows import (
+    CASE_BINS,
+    BandRow,
+    BinRow,
+    CaseBinRow,
+    CaseRow,
+    ClassBinRow,
+    ClassRow,
+    CurveRow,
+    PooledRow,
+    write_cases,
+    write_rows,
+)
+from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.flips import FLIP_KINDS
+from lightning_calib.functional.overlap import class_counts, dice
 from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
 from lightning_calib.kit.files import FileError, plain, sha256, write_json
 from lightning_calib.kit.typed import read_typed
@@ -20,7 +34,6 @@ if TYPE_CHECKING:
 REMEDY = "delete it and run `calibrate.py run` again"
 
 _OF_FIT = (layout.FIT, layout.CALIBRATOR, layout.TRIALS, layout.CURVE)
-_TABLES = (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS)
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ def write_fit(
 def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
     """Record that a fit failed; files of an earlier one with other settings are taken away."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (CHECKSUMS, layout.EVALUATION, *_TABLES, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
+    for name in (CHECKSUMS, layout.EVALUATION, *layout.TABLES, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
         (folder / name).unlink(missing_ok=True)
     facts = {"repeat": repeat, "pipeline": pipeline, "settings_hash": settings_hash}
     write_json(folder / layout.FIT, {"status": "failed", "error": error, **facts})
@@ -109,16 +122,19 @@ def write_evaluation(
     write_rows(folder / layout.POOLED, pooled, PooledRow)
     write_rows(folder / layout.BINS, _bin_rows(repeat, pipeline, evaluated), BinRow)
     write_rows(folder / layout.BANDS, _band_rows(repeat, pipeline, evaluated), BandRow)
+    write_rows(folder / layout.CASE_BINS, _case_bin_rows(repeat, pipeline, evaluated), CaseBinRow)
+    write_rows(folder / layout.CLASSES, _class_rows(repeat, pipeline, evaluated), ClassRow)
+    write_rows(folder / layout.CLASS_BINS, _class_bin_rows(repeat, pipeline, evaluated), ClassBinRow)
     write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
-    note_checksums(folder, [layout.EVALUATION, *_TABLES])
+    note_checksums(folder, [layout.EVALUATION, *layout.TABLES])
 
 
 def write_failed_evaluation(folder: Path, settings_hash: str, error: str) -> None:
     """Record that an evaluation failed; the fit stays as it is."""
-    for name in _TABLES:
+    for name in layout.TABLES:
         (folder / name).unlink(missing_ok=True)
     write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash, "error": error})
-    note_checksums(folder, [layout.EVALUATION], without=_TABLES)
+    note_checksums(folder, [layout.EVALUATION], without=layout.TABLES)
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
@@ -179,12 +195,37 @@ def case_rows(dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated") 
         yield CaseRow(dataset, repeat, pipeline, case, voxels[number], scores, kinds)
 
 
+def _filled(table: BinTable, row: int) -> Iterator[tuple[int, int, float, int]]:
+    """Number, voxels, confidence and correct voxels of the bins of a table's row that hold any."""
+    columns = zip(table.voxels[row].tolist(), table.confidence[row].tolist(), table.correct[row].tolist(), strict=True)
+    return ((number, *sums) for number, sums in enumerate(columns) if sums[0])
+
+
 def _bin_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[BinRow]:
-    table = evaluated.statistics.pooled().bins
-    columns = zip(table.voxels[0].tolist(), table.correct[0].tolist(), table.confidence[0].tolist(), strict=True)
-    for number, (count, correct, confidence) in enumerate(columns):
-        if count:
-            yield BinRow(repeat, pipeline, number, count, confidence, correct)
+    return (BinRow(repeat, pipeline, *sums) for sums in _filled(evaluated.statistics.pooled().bins, 0))
+
+
+def _case_bin_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[CaseBinRow]:
+    table = evaluated.statistics.bins.coarsen(CASE_BINS)
+    for row, case in enumerate(evaluated.cases):
+        yield from (CaseBinRow(repeat, pipeline, case, *sums) for sums in _filled(table, row))
+
+
+def _class_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[ClassRow]:
+    counts = class_counts(evaluated.statistics.confusion)  # (cases, C, 3)
+    by_case = [dice(counts[:, [label]]) for label in range(counts.shape[1])]
+    for label, (own, sums) in enumerate(zip(by_case, counts.sum(dim=0).tolist(), strict=True)):
+        hits, predicted, voxels = sums
+        held = int((~own.isnan()).sum())
+        yield ClassRow(repeat, pipeline, label, float(own.nanmean()), held, voxels, predicted, hits)
+
+
+def _class_bin_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[ClassBinRow]:
+    table = evaluated.statistics.pooled().classwise
+    assert table is not None  # evaluation asks for class-wise ECE
+    tables = BinTable(*(column[0] for column in table))
+    for label in range(len(tables.voxels)):
+        yield from (ClassBinRow(repeat, pipeline, label, *sums) for sums in _filled(tables, label))
 
 
 def _band_rows(repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[BandRow]:

@@ -38,9 +38,7 @@ class RegionRun:
 
     def chosen(self, preserve: Preserve) -> str | None:
         """The recommended pipeline; None where none qualifies."""
-        kind = "selection" if self.results.selects_by_groups else "recommendation"
-        found = self.results.summary[kind].get(preserve)
-        return None if found is None else str(found["pipeline"])
+        return self.results.chosen(preserve)
 
 
 @dataclass(frozen=True)

@@ -15,23 +15,36 @@ from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.calibrators.storage import load_calibrator
 from lightning_calib.experiment import layout, records
+from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.rows import (
     BINS,
+    CASE_BINS,
     BandRow,
     BinRow,
+    CaseBinRow,
     CaseRow,
+    ClassBinRow,
+    ClassRow,
     CurveRow,
     PooledRow,
     read_cases,
     read_rows,
 )
 from lightning_calib.experiment.selection_records import SelectionRecord, read_selection
-from lightning_calib.experiment.statistics import REPLICATES, Interval, intervals, point_estimate, two_level_bootstrap
+from lightning_calib.experiment.statistics import (
+    REPLICATES,
+    Interval,
+    IntervalKind,
+    clustered_bootstrap,
+    intervals,
+    point_estimate,
+    two_level_bootstrap,
+)
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
 from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.typed import WrongTypeError, read_typed, typed
-from lightning_calib.metrics.score import SCORES, Score
+from lightning_calib.metrics.score import CLASS_BINS, SCORES, Score
 from lightning_calib.outputs.partition import PARTS
 
 if TYPE_CHECKING:
@@ -112,8 +125,7 @@ class Results:
     def files(self) -> list[str]:
         """Files of the folder itself, relative to it: what was asked for, the division of cases, tables, summary."""
         splits = [layout.split_path(self.folder, repeat).relative_to(self.folder) for repeat in self.repeats]
-        tables = (layout.CASES, layout.POOLED, layout.BINS, layout.BANDS)
-        return [layout.SETTINGS, layout.GROUPS, layout.SUMMARY, *tables, *(split.as_posix() for split in splits)]
+        return [layout.SETTINGS, layout.GROUPS, layout.SUMMARY, *layout.TABLES, *(split.as_posix() for split in splits)]
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -166,7 +178,7 @@ class Results:
         for found in self.summary["comparisons"]:
             bounds = {"difference": found["difference"]["mean"]}
             bounds |= {key: found["difference"][key] for key in ("low", "high")}
-            bounds |= {f"clustered_{key}": found["clustered"][key] for key in ("low", "high")}
+            bounds |= {f"two_level_{key}": found["two_level"][key] for key in ("low", "high")}
             rows.append({key: found[key] for key in plain} | bounds | {key: found[key] for key in tail})
         return _frame(rows)
 
@@ -221,20 +233,35 @@ class Results:
         """What each test case of a repeat is drawn with: its group in a group-aware run, else itself."""
         return [self.groups.get(case, case) for case in self.test_cases(repeat)]
 
-    def intervals(
-        self, tables: Sequence[Floats], repeats: Sequence[int], replicates: int = REPLICATES
-    ) -> list[Interval]:
-        """Means of scores with two-level 95 % intervals; groups are drawn as wholes.
+    def draws(
+        self,
+        tables: Sequence[Floats],
+        repeats: Sequence[int],
+        replicates: int = REPLICATES,
+        kind: IntervalKind = "clustered",
+    ) -> Floats:
+        """Bootstrap replicates ``(B, K)`` of means of scores; groups are drawn as wholes.
 
         Args:
             tables: for each of the repeats, scores ``(cases, K)`` of its test cases by id; NaN where a case has none.
             repeats: which repeats these are.
-            replicates: bootstrap replicates.
+            replicates: how many.
+            kind: ``clustered`` draws cases with their scores of all repeats; ``two_level`` is the paper's.
         """
-        clusters = [self.clusters(r) for r in repeats]
-        return intervals(
-            point_estimate(tables), two_level_bootstrap(tables, replicates, self.settings["seed"], clusters)
-        )
+        clusters, seed = [self.clusters(r) for r in repeats], int(self.settings["seed"])
+        if kind == "two_level":
+            return two_level_bootstrap(tables, replicates, seed, clusters)
+        return clustered_bootstrap(tables, clusters, replicates, seed)
+
+    def intervals(
+        self,
+        tables: Sequence[Floats],
+        repeats: Sequence[int],
+        replicates: int = REPLICATES,
+        kind: IntervalKind = "clustered",
+    ) -> list[Interval]:
+        """Means of scores with 95 % intervals of a kind; the arguments are those of :meth:`draws`."""
+        return intervals(point_estimate(tables), self.draws(tables, repeats, replicates, kind))
 
     def bin_table(self, repeat: int, pipeline: str, num_bins: int = BINS) -> BinTable:
         """Reliability table of a repeat's pooled test voxels; ``num_bins`` divides 600."""
@@ -246,6 +273,35 @@ class Results:
     def average_calibration_error(self, repeat: int, pipeline: str, num_bins: int = 15) -> float:
         """ACE over the pooled test voxels of a repeat; NaN where the pipeline is missing."""
         return float(self.bin_table(repeat, pipeline, num_bins).average_error())
+
+    def case_bins(self, repeat: int, pipeline: str) -> Floats | None:
+        """Voxels, summed confidences and correct voxels ``(cases, 3, 15)`` by bin of confidence, cases by id.
+
+        None where the results are of an earlier version, which kept sums over all cases only.
+        """
+        places = {row.case: n for n, row in enumerate(self.cases_of(repeat, pipeline))}
+        rows = self._case_bins[repeat, pipeline]
+        if not rows:
+            return None
+        sums = np.zeros((len(places), 3, CASE_BINS))
+        for row in rows:
+            sums[places[row.case], :, row.bin] = row.count, row.confidence_sum, row.correct_sum
+        return sums
+
+    def classes(self, repeat: int, pipeline: str) -> list[ClassRow]:
+        """What a repeat says about each class; empty where the results are of an earlier version."""
+        return self._classes[repeat, pipeline]
+
+    def class_bins(self, pipeline: str, num_bins: int = CLASS_BINS) -> BinTable:
+        """Tables of each class's probability over the test voxels of all repeats ``(C, K)``; empty as above."""
+        shape = (self.dataset["num_classes"], CLASS_BINS)
+        counts, confidence = torch.zeros(2, *shape).long(), torch.zeros(shape, dtype=torch.float64)
+        for row in (row for repeat in self.repeats for row in self._class_bins[repeat, pipeline]):
+            at = (row.label, row.bin)
+            counts[0][at] += row.count
+            counts[1][at] += row.correct_sum
+            confidence[at] += row.confidence_sum
+        return BinTable(counts[0], counts[1], confidence).coarsen(num_bins)
 
     def band_table(self, repeat: int, pipeline: str) -> BandTable:
         """Sums in each distance band ``(cases, bands)``, cases as in :meth:`cases_of`."""
@@ -301,6 +357,11 @@ class Results:
     def selects_by_groups(self) -> bool:
         """Whether the run selected by groups, not as the paper does."""
         return self.settings.get("selection") == "groups"
+
+    def chosen(self, preserve: Preserve) -> str | None:
+        """The recommended pipeline; None where none qualifies, or the selection by groups failed."""
+        found = self.summary["selection" if self.selects_by_groups else "recommendation"].get(preserve)
+        return None if found is None else str(found["pipeline"])
 
     def selection(self, repeat: int | None = None) -> SelectionRecord | None:
         """The selection by groups of a repeat, or of all cases; None where there is none."""
@@ -373,6 +434,18 @@ class Results:
     @cached_property
     def _bands(self) -> defaultdict[Key, list[BandRow]]:
         return _by_fit(self._table(layout.BANDS, BandRow))
+
+    @cached_property
+    def _case_bins(self) -> defaultdict[Key, list[CaseBinRow]]:
+        return _by_fit(self._table(layout.CASE_BINS, CaseBinRow))
+
+    @cached_property
+    def _classes(self) -> defaultdict[Key, list[ClassRow]]:
+        return _by_fit(self._table(layout.CLASSES, ClassRow))
+
+    @cached_property
+    def _class_bins(self) -> defaultdict[Key, list[ClassBinRow]]:
+        return _by_fit(self._table(layout.CLASS_BINS, ClassBinRow))
 
     def _table(self, name: str, kind: Any) -> list[Any]:  # noqa: ANN401
         path = self.folder / name

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BINS = 600  # fine enough to hold 15, 20, 30, 40 and 50 equal bins exactly
 
+CASE_BINS = 15  # of a case's own table: those of the average calibration error
 _CASE = {"dataset": str, "repeat": int, "pipeline": str, "case": str, "voxels": int}
 
 
@@ -60,6 +61,57 @@ class BinRow:
 
     repeat: int
     pipeline: str
+    bin: int
+    count: int
+    confidence_sum: float
+    correct_sum: int
+
+
+@dataclass(frozen=True)
+class CaseBinRow:
+    """Sums of a test case's voxels in one of 15 confidence bins (``case_bins.csv``); empty bins have no row."""
+
+    repeat: int
+    pipeline: str
+    case: str
+    bin: int
+    count: int
+    confidence_sum: float
+    correct_sum: int
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """What the test voxels of a repeat say about one class (``classes.csv``).
+
+    Attributes:
+        repeat: number of the repeat.
+        pipeline: name such as ``cms_op(p)``.
+        label: number of the class.
+        dice: mean over the test cases that have the class in target or prediction; NaN where none has.
+        cases: how many these are.
+        voxels: voxels whose target it is.
+        predicted: voxels whose prediction it is.
+        hits: voxels of which both hold.
+    """
+
+    repeat: int
+    pipeline: str
+    label: int
+    dice: float
+    cases: int
+    voxels: int
+    predicted: int
+    hits: int
+
+
+@dataclass(frozen=True)
+class ClassBinRow:
+    """Sums of a repeat's test voxels in one of 50 bins of a class's probability (``class_bins.csv``)."""
+
+    repeat: int
+    pipeline: str
+    label: int
     bin: int
     count: int
     confidence_sum: float

@@ -22,14 +22,14 @@ from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, select_all, sweep
 from lightning_calib.experiment.summary import write_summary
-from lightning_calib.experiment.tracking import JOURNALS, Tracking, tracking
+from lightning_calib.experiment.tracking import JOURNALS, Runs, Tracking, tracking
 from lightning_calib.experiment.work import Work
 from lightning_calib.kit.checksums import CHECKSUMS, note_checksums
 from lightning_calib.kit.files import write_json
 from lightning_calib.kit.noise import quiet
 from lightning_calib.kit.typed import read_typed, typed
 
-Figures = Callable[[Results], Mapping[str, Path]]
+Pages = Callable[[Results], Path]
 
 
 def run_experiment(
@@ -41,9 +41,10 @@ def run_experiment(
     trainer: Mapping[str, Any] | None = None,
     display: bool = True,
     start: Callable[[], None] = quiet,
-    figures: Figures | None = None,
+    report: Pages | None = None,
     shard_voxels: int = SHARD_VOXELS,
     join: bool = False,
+    logger_runs: Runs = "experiment",
 ) -> Results:
     """Run or go on with an experiment, and sum it up.
 
@@ -58,17 +59,19 @@ def run_experiment(
         trainer: options of Lightning's Trainer for fits and evaluations, such as ``{"accelerator": "gpu"}``.
         display: show progress.
         start: called once in every worker process; by default it silences libraries.
-        figures: makes pictures of the results for the tracker, at the end.
+        report: writes a report of the results, at the end, and returns its page; the tracker gets its pictures and
+            files.
         shard_voxels: test cases are scored in groups of about so many voxels.
         join: share the jobs with other calls that run the same experiment in the same folder, also on other
             machines: each job is done once, and every call ends with all results.
+        logger_runs: ``experiment`` for one tracked run, ``pipelines`` for one of each pipeline, too.
     """
     root, began = experiment.folder, time.perf_counter()
     called, follows = name or root.resolve().parent.name, logger not in (None, "none")
     make_ready = partial(prepare, experiment, root)
     with (
         joined(root, experiment, make_ready) if join else alone(root, make_ready) as call,
-        tracking(logger if call.tracks else None, called, root, experiment.describe()) as tracked,
+        tracking(logger if call.tracks else None, called, root, experiment.describe(), runs=logger_runs) as tracked,
     ):
         work = Work(experiment, root, trainer or {}, follows, shard_voxels)
         slots = slots_for(workers, work.trainer)
@@ -82,20 +85,20 @@ def run_experiment(
             select_all(work, processes, display)
             sweep(work)
         with call.one_at_a_time():
-            results = conclude(root, tracked, figures)
+            results = conclude(root, tracked, report)
             records.add_timing(root, run=time.perf_counter() - began)
     return results
 
 
-def conclude(root: Path, tracked: Tracking | None, figures: Figures | None) -> Results:
+def conclude(root: Path, tracked: Tracking | None, report: Pages | None) -> Results:
     """Sum an experiment up, for the tracker, too."""
     (root / CHECKSUMS).unlink(missing_ok=True)
     write_summary(root)
     results = Results(root)
     note_checksums(root, results.files)
-    pictures = figures(results) if figures else {}
+    page = report(results) if report else None
     if tracked:
-        tracked.finish(results, pictures)
+        tracked.finish(results, page)
     return results
 
 

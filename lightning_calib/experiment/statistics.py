@@ -14,11 +14,13 @@ differences of columns are paired, and the whole table costs a few matrix produc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+IntervalKind = Literal["clustered", "two_level"]
 
 REPLICATES = 2000
 PAIRED_REPLICATES = 10_000
@@ -49,7 +51,7 @@ def point_estimate(tables: Sequence[Floats]) -> Floats:
         array([3.5])
     """
     ones = [np.ones((1, len(table))) for table in tables]
-    means = _mean_over(np.stack([_weighted(w, table) for w, table in zip(ones, tables, strict=True)]))
+    means = mean_over(np.stack([_weighted(w, table) for w, table in zip(ones, tables, strict=True)]))
     return np.asarray(means[0])
 
 
@@ -93,7 +95,7 @@ def two_level_bootstrap(
         for repeat, table in enumerate(tables):
             chosen = np.flatnonzero(drawn[:, slot] == repeat)
             means[slot, chosen] = _case_means(rng, table, numbers[repeat], len(chosen))
-    return _mean_over(means)
+    return mean_over(means)
 
 
 def clustered_bootstrap(
@@ -124,6 +126,23 @@ def clustered_bootstrap(
         >>> clustered_bootstrap(tables, [["a", "b"], ["a", "c"]], replicates=100).shape
         (100, 1)
     """
+    return mean_over(clustered_means(tables, clusters, replicates, seed, draw_repeats))
+
+
+def clustered_means(
+    tables: Sequence[Floats],
+    clusters: Sequence[Sequence[str]],
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    draw_repeats: bool = True,
+) -> Floats:
+    """The means over cases that :func:`clustered_bootstrap` averages, one a drawn repeat.
+
+    For scores that are functions of such means, as those of all voxels together are of sums.
+
+    Returns:
+        ``(R, B, K)``.
+    """
     _check(tables, clusters)
     names = sorted({name for rows in clusters for name in rows})
     number = {name: n for n, name in enumerate(names)}
@@ -137,7 +156,7 @@ def clustered_bootstrap(
     if draw_repeats:
         drawn = rng.integers(len(tables), size=(len(tables), replicates))
         means = np.take_along_axis(means, drawn[:, :, None], axis=0)
-    return _mean_over(means)
+    return means
 
 
 def percentile_interval(replicates: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
@@ -211,18 +230,18 @@ def _weighted(weights: Floats, table: Floats) -> Floats:
     held = ~np.isnan(table)
     total: Floats = weights @ np.where(held, table, 0.0)
     count = weights @ held.astype(np.float64)
-    return _ratio(total, count)
+    return ratio(total, count)
 
 
-def _mean_over(means: Floats) -> Floats:
+def mean_over(means: Floats) -> Floats:
     """Mean over the first axis of ``(R, B, K)``, NaN left out."""
     held = ~np.isnan(means)
     total: Floats = np.where(held, means, 0.0).sum(axis=0)
     count: Floats = held.sum(axis=0, dtype=np.float64)
-    return _ratio(total, count)
+    return ratio(total, count)
 
 
-def _ratio(total: Floats, count: Floats) -> Floats:
+def ratio(total: Floats, count: Floats) -> Floats:
     """``total / count``; NaN where nothing was counted."""
-    ratio: Floats = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
-    return ratio
+    found: Floats = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return found

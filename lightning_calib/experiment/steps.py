@@ -1,6 +1,7 @@
 """The steps of an experiment, each a list of jobs for an executor: pool, fit, evaluate, select."""
 
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -33,7 +34,7 @@ _VERBS = {
 def pool_all(work: Work, executor: Executor, display: bool) -> None:
     """Fill the cache with the maps that fits and evaluations will read; a case that fails is left to its readers."""
     jobs: list[Job] = [*pending_pools(work)]
-    with _display(executor, jobs, display) as shown:
+    with _display(work, "pool", executor, jobs, display) as shown:
         for outcome in executor.run(jobs, partial(perform, work)):
             _show(work, shown, outcome)
 
@@ -67,7 +68,7 @@ def fit_all(work: Work, executor: Executor, display: bool) -> None:
     """
     jobs = pending_fits(work)
     steps = list(fit_steps(work, jobs, executor.slots))
-    with _display(executor, [job for step in steps for job in step], display) as shown:
+    with _display(work, "fit", executor, [job for step in steps for job in step], display) as shown:
         for step in steps:
             for outcome in executor.run(step, partial(perform, work)):
                 _note_failed_fit(work, outcome)
@@ -140,7 +141,7 @@ def _evaluate(work: Work, executor: Executor, jobs: Sequence[EvaluationJob], dis
     """Do evaluations, in shards where there is room; the errors of those that failed."""
     failed = {}
     steps: list[list[Job]] = [[*pending_shards(work, jobs, executor.slots)], [*jobs]]
-    with _display(executor, [job for step in steps for job in step], display) as shown:
+    with _display(work, "evaluate", executor, [job for step in steps for job in step], display) as shown:
         for step in steps:
             for outcome in executor.run(step, partial(perform, work)):
                 if outcome.error is not None and isinstance(outcome.job, EvaluationJob):
@@ -168,7 +169,7 @@ def pending_evaluations(work: Work) -> list[EvaluationJob]:
 def select_all(work: Work, executor: Executor, display: bool) -> None:
     """Select by groups in every repeat and on all cases, where the experiment is to; what is there stays."""
     jobs: list[Job] = [*pending_selections(work)]
-    with _display(executor, jobs, display) as shown:
+    with _display(work, "select", executor, jobs, display) as shown:
         for outcome in executor.run(jobs, partial(perform, work)):
             _note_failed_selection(work, outcome)
             _show(work, shown, outcome)
@@ -192,8 +193,15 @@ def _note_failed_selection(work: Work, outcome: Outcome[Job]) -> None:
         selection_records.write_failed_selection(folder, job.repeat, selection_hash(work.experiment, job), error)
 
 
-def _display(executor: Executor, jobs: Sequence[Job], display: bool) -> Display:
-    return Display(map(_kind, jobs), executor.slots, quiet=not display, doing=executor.doing)
+def _display(work: Work, step: str, executor: Executor, jobs: Sequence[Job], display: bool) -> Display:
+    """A display of a step's jobs, which the tracker follows, too; calls that have joined have a journal each."""
+    journal = work.journal(f"progress-{step}-{uuid.uuid4().hex}") if jobs else None
+
+    def tell(share: float, left: float, done: int) -> None:
+        if journal is not None:
+            journal.log_metrics({f"progress/{step}": share, f"progress/{step}_seconds_left": left}, done)
+
+    return Display(map(_kind, jobs), executor.slots, quiet=not display, doing=executor.doing, tell=tell)
 
 
 def _kind(job: Job) -> str:

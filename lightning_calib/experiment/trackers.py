@@ -1,9 +1,13 @@
-"""Trackers of experiments: CSV, Weights & Biases, TensorBoard, MLflow, and others; all are Lightning loggers."""
+"""Trackers of experiments: CSV, Weights & Biases, TensorBoard, MLflow, and others; all are Lightning loggers.
+
+A tracker that is opened again for the same results continues its run.
+"""
 
 import csv
 import os
+import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,8 @@ from typing import Any
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from lightning_calib.kit.files import plain, write_csv, write_json
+from lightning_calib.kit.files import write_csv, write_json
 from lightning_calib.kit.registry import Registry
-from lightning_calib.kit.tables import Table
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class Tracked:
         name: name of the experiment.
         folder: where the tracker keeps its files.
         run_id: the same for every call on the same folder and outputs, so that a run can be continued.
+        parent: the experiment, where this is the run of one of its pipelines.
     """
 
     name: str
     folder: Path
     run_id: str
+    parent: "Tracked | None" = None
 
 
 OpenTracker = Callable[[Tracked], Logger]
@@ -57,7 +62,8 @@ class CSVTracker(Logger):
         super().__init__()
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        write_csv(folder / "metrics.csv", ("key", "step", "value"), ())
+        if not (folder / "metrics.csv").is_file():
+            write_csv(folder / "metrics.csv", ("key", "step", "value"), ())
 
     @property
     def name(self) -> str:
@@ -88,103 +94,77 @@ class CSVTracker(Logger):
 
 
 def open_csv(tracked: Tracked) -> Logger:
-    """CSV files."""
-    return CSVTracker(tracked.folder)
+    """CSV files; the numbers of a later call come behind those of an earlier one."""
+    return CSVTracker(tracked.folder / tracked.name if tracked.parent else tracked.folder)
+
+
+def named_wandb_run() -> bool:
+    """Whether somebody else has chosen the W&B run: a sweep, whoever set its id, or a program that has begun one."""
+    begun = "wandb" in sys.modules and sys.modules["wandb"].run is not None
+    return begun or any(os.environ.get(key) for key in ("WANDB_RUN_ID", "WANDB_SWEEP_ID"))
+
+
+def wandb_mode() -> str:
+    """What ``WANDB_MODE`` says; without it ``offline``, but ``online`` for a sweep, whose server waits for results."""
+    return os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_SWEEP_ID") else "offline")
 
 
 def open_wandb(tracked: Tracked) -> Logger:
-    """Weights & Biases, offline unless ``WANDB_MODE=online``; a sweep's or a given run id is respected."""
+    """Weights & Biases, offline unless ``WANDB_MODE=online`` or in a sweep; a run that is chosen already is taken."""
     import wandb  # takes seconds, and most runs do without
     from pytorch_lightning.loggers import WandbLogger
 
-    named = any(os.environ.get(key) for key in ("WANDB_RUN_ID", "WANDB_SWEEP_ID"))
-    return WandbLogger(
+    named = named_wandb_run()
+    group = (tracked.parent or tracked).name
+    run = wandb.run or wandb.init(
         name=tracked.name,
-        save_dir=tracked.folder,
+        dir=tracked.folder,
         project=os.environ.get("WANDB_PROJECT", "lightning_calib"),
-        offline=os.environ.get("WANDB_MODE") != "online",
+        mode=wandb_mode(),  # type: ignore[arg-type]  # W&B says what it does not know
         id=None if named else tracked.run_id,
-        resume=None if named else "allow",
-        job_type="calibration",
+        resume=None if os.environ.get("WANDB_SWEEP_ID") else "allow",  # a sweep's runs are never resumed
+        group=None if os.environ.get("WANDB_RUN_GROUP") else group,
+        job_type="pipeline" if tracked.parent else "calibration",
+        reinit="create_new",  # several at a time, and none of them is the process's one run
         settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
     )
+    run.define_metric("trainer/global_step")
+    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return WandbLogger(experiment=run)
 
 
 def open_tensorboard(tracked: Tracked) -> Logger:
-    """TensorBoard event files."""
+    """TensorBoard event files; pipelines are runs below their experiment."""
     from pytorch_lightning.loggers import TensorBoardLogger
 
-    return TensorBoardLogger(str(tracked.folder), name=tracked.name, version=tracked.run_id, default_hp_metric=False)
+    above = tracked.parent or tracked
+    version = f"{above.run_id}/{tracked.name}" if tracked.parent else tracked.run_id
+    return TensorBoardLogger(str(tracked.folder), name=above.name, version=version, default_hp_metric=False)
 
 
 def open_mlflow(tracked: Tracked) -> Logger:
-    """MLflow: the server of ``MLFLOW_TRACKING_URI``, or plain files."""
+    """MLflow: the server of ``MLFLOW_TRACKING_URI``, or plain files; pipelines are child runs of their experiment."""
+    from mlflow.tracking import MlflowClient
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
     from pytorch_lightning.loggers import MLFlowLogger
 
     uri = os.environ.get("MLFLOW_TRACKING_URI", f"file:{tracked.folder.resolve()}")
+    tags, experiment = {"run_id": tracked.run_id}, (tracked.parent or tracked).name
+    if tracked.parent:
+        tags[MLFLOW_PARENT_RUN_ID] = str(known_mlflow_run(uri, experiment, tracked.parent.run_id))
+    known = known_mlflow_run(uri, experiment, tracked.run_id)
+    if known:
+        MlflowClient(uri).update_run(known, status="RUNNING")
+    return MLFlowLogger(experiment, run_name=tracked.name, tracking_uri=uri, tags=tags, run_id=known)
+
+
+def known_mlflow_run(uri: str, experiment: str, run_id: str) -> str | None:
+    """MLflow's id of the run that carries ours as its tag ``run_id``; None where there is none yet."""
+    from mlflow.tracking import MlflowClient
+
     if uri.startswith("file:"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 asks before it writes plain files
-    return MLFlowLogger(tracked.name, run_name=tracked.name, tracking_uri=uri, tags={"run_id": tracked.run_id})
-
-
-def log_config(logger: Logger, config: Mapping[str, Any]) -> None:
-    """Hand over settings; W&B keeps them nested, others take dotted keys."""
-    if type(logger).__name__ == "WandbLogger":
-        logger.experiment.config.update(plain(config), allow_val_change=True)  # type: ignore[attr-defined]
-    else:
-        logger.log_hyperparams(flat(plain(config)))
-
-
-def log_table(logger: Logger, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Hand over a table in the tracker's own way; one that takes none gets none."""
-    kind, data = type(logger).__name__, [list(row) for row in rows]
-    if kind == "TensorBoardLogger":
-        texts = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in data]
-        logger.experiment.add_text(key, Table.of(key, "", columns, texts).grid())  # type: ignore[attr-defined]
-    elif kind == "MLFlowLogger":  # the form of MLflow's own tables
-        content = {"columns": list(columns), "data": plain(data)}
-        logger.experiment.log_dict(logger.run_id, content, f"{key}.json")  # type: ignore[attr-defined]
-    elif hasattr(logger, "log_table"):
-        logger.log_table(key, columns=list(columns), data=data)
-
-
-def log_figure(logger: Logger, key: str, path: Path) -> None:
-    """Hand over a PNG file in the tracker's own way; one that takes none gets none."""
-    kind = type(logger).__name__
-    if kind == "TensorBoardLogger":
-        import numpy as np
-        from PIL import Image
-
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-        logger.experiment.add_image(f"figures/{key}", pixels, dataformats="HWC")  # type: ignore[attr-defined]
-    elif kind == "MLFlowLogger":
-        logger.experiment.log_artifact(logger.run_id, str(path), "figures")  # type: ignore[attr-defined]
-    elif hasattr(logger, "log_image"):
-        logger.log_image(f"figures/{key}", [str(path)])
-
-
-def close(logger: Logger) -> None:
-    """End the tracker's run; W&B's service still holds the end of its files."""
-    logger.finalize("success")
-    if type(logger).__name__ == "WandbLogger":
-        import wandb
-
-        wandb.finish()
-        wandb.teardown()
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys; lists become text.
-
-    Example:
-        >>> flat({"a": {"b": 1}, "c": [1, 2]})
-        {'a.b': 1, 'c': '[1, 2]'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | bool) else str(value)
-    return found
+    client = MlflowClient(uri)
+    place = client.get_experiment_by_name(experiment)
+    found = client.search_runs([place.experiment_id], f"tags.run_id = '{run_id}'") if place else []
+    return str(found[0].info.run_id) if found else None

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 Doing = Callable[[], Mapping[str, Sequence[str]]]
+Tell = Callable[[float, float, int], None]
 
 _LOOK_SECONDS = 1.0
 _NODES_SHOWN = 8
@@ -29,6 +30,8 @@ class Display:
         quiet: write nothing at all.
         doing: says what each machine does now. A terminal shows it all the time, plain lines name the machines
             whenever a new one works.
+        tell: gets the share of jobs that are done, the seconds left and the number of jobs done, after each job, also
+            where nothing is shown.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Display:
         console: Console | None = None,
         quiet: bool = False,
         doing: Doing | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self.waiting = list(kinds)
         self.total = len(self.waiting)
@@ -47,6 +51,7 @@ class Display:
         self.quiet = quiet
         self.last = time.monotonic()
         self.doing: Doing = doing or dict
+        self.tell = tell
         self._at_work: set[str] = set()
         self._bar: Progress | None = None
 
@@ -76,6 +81,9 @@ class Display:
         seconds, self.last = now - self.last if seconds is None else seconds, now
         self.waiting.remove(kind)
         self.seconds[kind].append(seconds)
+        finished = self.total - len(self.waiting)
+        if self.tell is not None:
+            self.tell(finished / self.total, self.left(), finished)
         if self.quiet:
             return
         known = all(kind in self.seconds for kind in self.waiting)
@@ -83,7 +91,6 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=1, description=text, left=left)
         else:
-            finished = self.total - len(self.waiting)
             self._say(f"[{finished}/{self.total}] {text} in {seconds:.1f} s; {left}")
             self._say_who_works()
 

@@ -10,19 +10,22 @@ from typing import Any, Literal, Self, get_args
 from torch import Tensor
 
 from lightning_calib.datasets.cases import CASE, group_name, level_depth
+from lightning_calib.datasets.content import Content
 from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.files import FileError, read_json, write_text
 from lightning_calib.kit.typed import WrongTypeError, typed
-from lightning_calib.outputs import regions
+from lightning_calib.outputs import folds, regions
+from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.regions import Region
 
 FORMAT_VERSION = 3
 # Format versions that are read: stores of the first say nothing of the preprocessing, older ones than the third know
-# one group a case; the fourth is that of stores of regions, which others know nothing of.
-_READ = (1, 2, 3, 4)
-_NESTED, REGIONS_VERSION = 3, 4
+# one group a case; the fourth is that of stores of regions, the fifth that of out-of-fold stores: others know nothing
+# of these.
+_READ = (1, 2, 3, 4, 5)
+_NESTED, REGIONS_VERSION, FOLDS_VERSION = 3, 4, 5
 MANIFEST = "manifest.json"
 CASES = "cases"
 SUFFIX = ".safetensors"
@@ -52,7 +55,8 @@ class CaseRecord:
     """What the manifest says about one case.
 
     ``changed_argmax`` counts, for each pooling, the voxels whose pooled argmax the stored precision changed,
-    among the ``voxels`` that are valid and not ignored. ``groups`` are those of the manifest's levels.
+    among the ``voxels`` that are valid and not ignored. ``groups`` are those of the manifest's levels. ``made_of``
+    holds the hashes of the image and the mask, where they are known.
     """
 
     case_id: str
@@ -64,6 +68,7 @@ class CaseRecord:
     voxels: int = 0
     changed_argmax: dict[str, int] = field(default_factory=dict)
     geometry: dict[str, Any] | None = None
+    made_of: Content = field(default_factory=dict)
 
     @staticmethod
     def plain(facts: dict[str, Any]) -> dict[str, Any]:
@@ -98,6 +103,7 @@ class Manifest:
         group_levels: names of the levels of groups, coarsest first.
         group_level: the level that the data set keeps whole; ``case`` where there is none.
         regions: what the channels of sigmoid networks stand for; empty where channels are classes that compete.
+        folds: of an out-of-fold store, the networks and which cases each of them scored; empty elsewhere.
         cases: one record a case, sorted by id.
         format_version: version of this format.
     """
@@ -115,6 +121,7 @@ class Manifest:
     group_levels: tuple[str, ...] = ()
     group_level: str = CASE
     regions: tuple[Region, ...] = ()
+    folds: tuple[Fold, ...] = ()
     cases: tuple[CaseRecord, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -137,6 +144,8 @@ class Manifest:
             raise StoreError(str(problem)) from problem
         if wrong := regions.problems(self.regions, self.num_classes):
             raise StoreError(wrong)
+        if wrong := folds.problems(self.folds, self.num_members, [case.case_id for case in self.cases]):
+            raise StoreError(wrong)
         if self.ignore_index is not None and 0 <= self.ignore_index < self.num_classes:
             raise StoreError(
                 f"ignore_index {self.ignore_index} is also a class ({self.class_names[self.ignore_index]})"
@@ -156,6 +165,11 @@ class Manifest:
     def num_members(self) -> int:
         """Number of members M."""
         return len(self.members)
+
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether each case was scored by the one network of a cross-validation that was not trained on it."""
+        return bool(self.folds)
 
     @property
     def array_names(self) -> tuple[str, ...]:
@@ -218,6 +232,11 @@ class Manifest:
             facts |= {"within": regions.within(self.regions)}
         else:  # stores of classes keep the bytes, and results their hash, of releases that knew no regions
             del facts["regions"]
+        if not self.folds:
+            del facts["folds"]
+        for case in facts["cases"]:
+            if not case["made_of"]:  # for the same reason
+                del case["made_of"]
         write_text(path, json.dumps(facts, indent=1, sort_keys=True) + "\n")
 
     @classmethod

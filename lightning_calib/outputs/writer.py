@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
@@ -12,15 +12,19 @@ import torch
 from torch import Tensor
 
 from lightning_calib.datasets.cases import CASE
+from lightning_calib.datasets.content import Content, changes
 from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 from lightning_calib.functional.regions import pool_one_channel
-from lightning_calib.kit.files import read_json, sha256, write_text
+from lightning_calib.kit.files import plain, read_json, sha256, write_text
+from lightning_calib.kit.nested import differences
 from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.case_check import check_case
+from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.manifest import (
     CASES,
+    FOLDS_VERSION,
     FORMAT_VERSION,
     MANIFEST,
     REGIONS_VERSION,
@@ -66,6 +70,12 @@ class OutputWriter:
         group_level: level that divisions of the store keep whole by default; None for the coarsest.
         preprocessing: what turns a new image into the networks' input, where it is known.
         regions: what the channels of sigmoid networks stand for; their scores are then log-odds ``(M, R, *S)``.
+        folds: of an out-of-fold store, the networks and the cases that each of them scores.
+        made_of: by id the hashes of the files of every case that the store is to hold; a stored case made of others is
+            written again, and one that is not among them leaves the store. None where that is not known.
+
+    Attributes:
+        outdated: what was found to be of another state of the data and will be written again, a line each.
     """
 
     def __init__(
@@ -85,6 +95,8 @@ class OutputWriter:
         group_level: str | None = None,
         preprocessing: Preprocessing | None = None,
         regions: Sequence[Region] = (),
+        folds: Sequence[Fold] = (),
+        made_of: Mapping[str, Content] | None = None,
     ) -> None:
         self.path = Path(path)
         self.groups, levels = nested(groups, group_levels)
@@ -102,7 +114,8 @@ class OutputWriter:
             group_levels=levels,
             group_level=group_level or next(iter(levels), CASE),
             regions=tuple(regions),
-            format_version=REGIONS_VERSION if regions else FORMAT_VERSION,
+            folds=tuple(folds),
+            format_version=FOLDS_VERSION if folds else REGIONS_VERSION if regions else FORMAT_VERSION,
         )
         self._facts = self.path / _UNFINISHED
         finished = self._continue(self.path / MANIFEST)
@@ -115,6 +128,28 @@ class OutputWriter:
             self._facts.mkdir(parents=True, exist_ok=True)
             self.manifest.save(self._facts / _HEADER)
         (self.path / CASES).mkdir(parents=True, exist_ok=True)
+        self.made_of = dict(made_of or {})
+        self.outdated = [] if made_of is None else self._forget_outdated()
+
+    def _forget_outdated(self) -> list[str]:
+        """Take the cases out that are no more what they were made of; the store is unfinished where there are any."""
+        stored = {case_id: self._record(case_id).made_of for case_id in self._known}
+        changed = changes(stored, self.made_of)
+        gone = sorted(set(stored) - set(self.made_of))
+        if not changed and not gone:
+            return []
+        self._facts.mkdir(parents=True, exist_ok=True)
+        for case_id, record in self._finished.items():
+            if case_id not in changed and case_id in self.made_of:
+                self._note(record)
+        self.manifest.save(self._facts / _HEADER)
+        (self.path / MANIFEST).unlink(missing_ok=True)  # from here on nobody takes the store for a whole one
+        for case_id in (*changed, *gone):
+            (self._facts / f"{case_id}.json").unlink(missing_ok=True)
+            case_path(self.path, case_id).unlink(missing_ok=True)
+        self._finished = {}
+        told = [f"the {what} of {case_id} has changed since it was predicted" for case_id, what in changed.items()]
+        return told + [f"{case_id} is not in the pool set any more" for case_id in gone]
 
     def _continue(self, path: Path) -> Manifest | None:
         """The manifest of an earlier run, refused where it is of other members or options."""
@@ -125,8 +160,7 @@ class OutputWriter:
         theirs |= {name: ours[name] for name in ("format_version", "group_levels", "group_level")}  # brought up to date
         if earlier.format_version < _PREPROCESSED:
             theirs["preprocessing"] = ours["preprocessing"]
-        if differing := [name for name in ours if ours[name] != theirs[name]]:
-            told = "; ".join(f"{name}: {theirs[name]!r} there, {ours[name]!r} now" for name in differing)
+        if told := differences(plain(theirs), plain(ours)):
             raise StoreError(
                 f"{self.path} holds outputs of another run ({told}): remove the folder or name another one"
             )
@@ -135,13 +169,17 @@ class OutputWriter:
     @property
     def done(self) -> set[str]:
         """Ids of the cases that are already written."""
-        facts = {path.stem for path in self._facts.glob("*.json") if path.name != _HEADER}
         return {
             case_id
-            for case_id in facts | set(self._finished)
+            for case_id in self._known
             if case_path(self.path, case_id).is_file()
             and case_path(self.path, case_id).stat().st_size == self._record(case_id).size
         }
+
+    @property
+    def _known(self) -> set[str]:
+        """Ids of the cases that something is noted of."""
+        return {path.stem for path in self._facts.glob("*.json") if path.name != _HEADER} | set(self._finished)
 
     def case_bytes(self, shape: Sequence[int]) -> int:
         """Size of one case of spatial shape ``shape`` in bytes, header included."""
@@ -202,10 +240,15 @@ class OutputWriter:
             voxels=int(counted.sum()),
             changed_argmax=self._changed(logits, arrays, counted),
             geometry=geometry,
+            made_of=self.made_of.get(case_id, {}),
         )
-        self._facts.mkdir(parents=True, exist_ok=True)
-        write_text(self._facts / f"{case_id}.json", json.dumps(asdict(record)))
+        self._note(record)
         return record
+
+    def _note(self, record: CaseRecord) -> None:
+        """Keep the facts on a case until the manifest has them."""
+        self._facts.mkdir(parents=True, exist_ok=True)
+        write_text(self._facts / f"{record.case_id}.json", json.dumps(asdict(record)))
 
     def finish(self, case_ids: Iterable[str] | None = None) -> Manifest:
         """Write ``manifest.json`` over all written cases.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import ResultsError
+from lightning_calib.experiment.statistics import IntervalKind
 from lightning_calib.kit.files import write_text
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
@@ -19,7 +20,13 @@ _PNG_DPI = 130
 _FIGURE = re.compile(r'<figure id="figure-([\w-]+)"')
 
 
-def build_report(calibration: Path, outputs: Path | None, destination: Path, preserve: Preserve = "order") -> Path:
+def build_report(
+    calibration: Path,
+    outputs: Path | None,
+    destination: Path,
+    preserve: Preserve = "order",
+    intervals: IntervalKind = "clustered",
+) -> Path:
     """Write the report of a calibration run.
 
     Sections whose inputs are missing say so; the page is written all the same.
@@ -30,6 +37,8 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
         destination: folder for ``index.html``, ``table.{md,tex,csv}``, ``table_intervals.tex``,
             ``comparisons.{md,tex}``, ``figures/``, and ``studies/`` for the tables of studies.
         preserve: what the pipeline in the headline must keep of the ensemble's ranking of the classes.
+        intervals: of the main table: ``clustered``, or ``two_level`` for the paper's. ``table_intervals.tex`` always
+            has the paper's.
 
     Returns:
         Path of ``index.html``.
@@ -37,7 +46,7 @@ def build_report(calibration: Path, outputs: Path | None, destination: Path, pre
     Raises:
         ResultsError: where ``calibration`` holds no results at all.
     """
-    inputs = Inputs.open(calibration, outputs, preserve)
+    inputs = Inputs.open(calibration, outputs, preserve, intervals)
     studies = study_sections(inputs)
     sections = all_sections(inputs, studies)
     page = destination / "index.html"
@@ -63,13 +72,16 @@ def _write_tables(inputs: Inputs, destination: Path) -> None:
         table = inputs.table
     except (ResultsError, KeyError):
         return
+    legend = interval_legend(inputs.scores_of(inputs.intervals), inputs.intervals)
     comparisons = comparison_table(inputs.results.summary["comparisons"])
     write_text(destination / "comparisons.md", comparisons.to_markdown())
     write_text(destination / "comparisons.tex", comparisons.to_latex())
-    write_text(destination / "table.md", markdown_file(inputs.results.dataset["name"], table))
+    write_text(destination / "table.md", markdown_file(inputs.results.dataset["name"], table, legend))
     write_text(destination / "table.csv", table.to_csv())
     write_text(destination / "table.tex", table.to_latex())
-    write_text(destination / "table_intervals.tex", table.to_latex(intervals=True, legend=interval_legend(table)))
+    paper: IntervalKind = "two_level"
+    told = interval_legend(inputs.scores_of(paper), paper)
+    write_text(destination / "table_intervals.tex", inputs.table_of(paper).to_latex(intervals=True, legend=told))
 
 
 def _write_study_tables(sections: list[Section], folder: Path) -> None:

@@ -18,8 +18,8 @@ TERMS: dict[str, str] = {
     "flip": "A voxel whose predicted class the calibrator changed.",
     "repeat": "One random partition of the held-out cases into those for fitting (cal), selecting (val) and "
     "reporting (test).",
-    "interval": "95 % percentile interval of a bootstrap over repeats and over cases within each; "
-    "with few repeats it is somewhat too narrow.",
+    "interval": "Where the value would probably be on other images and other fits: the middle 95 % of a bootstrap that "
+    "draws cases with their scores of all repeats, and repeats.",
     "val": "Cases that selected hyperparameters and the recommended pipeline; not used for the reported scores.",
     "test": "Cases that had no say in any fit or choice; all scores in this report are theirs.",
     "Holm": "Holm's correction keeps the chance of a single false verdict in the whole table below 5 %.",

@@ -10,12 +10,14 @@ from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.advice import GroupAdvice, Preserve, selected_advice
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.statistics import IntervalKind
+from lightning_calib.experiment.summary import open_results
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
-from lightning_calib.report.main_table import main_table
+from lightning_calib.report.main_table import bounded, main_table
 
 Item = TypeVar("Item")
 
@@ -58,25 +60,34 @@ class Inputs:
         store: the frozen outputs; None where they could not be opened.
         store_problem: why not.
         preserve: what the deployed pipeline must keep.
+        intervals: which kind the main table shows.
     """
 
     results: Results
     store: OutputStore | None
     store_problem: str = ""
     preserve: Preserve = "order"
+    intervals: IntervalKind = "clustered"
 
     @classmethod
-    def open(cls, calibration: Path, outputs: Path | None, preserve: Preserve = "order") -> "Inputs":
+    def open(
+        cls,
+        calibration: Path,
+        outputs: Path | None,
+        preserve: Preserve = "order",
+        intervals: IntervalKind = "clustered",
+    ) -> "Inputs":
         """Open a run; without ``outputs`` the folder that its settings name is tried."""
-        results = Results(calibration)
+        results = open_results(calibration)
         recorded = results.settings.get("outputs")
         folder = outputs or (Path(recorded) if recorded else None)
         if folder is None:
-            return cls(results, None, "no output store was given", preserve)
+            return cls(results, None, "no output store was given", preserve, intervals)
         try:
-            return cls(results, OutputStore(folder, results.settings.get("members")), preserve=preserve)
+            store = OutputStore(folder, results.settings.get("members"))
+            return cls(results, store, preserve=preserve, intervals=intervals)
         except (StoreError, OSError) as problem:
-            return cls(results, None, str(problem), preserve)
+            return cls(results, None, str(problem), preserve, intervals)
 
     @property
     def outputs(self) -> OutputStore:
@@ -95,8 +106,17 @@ class Inputs:
     @cached_property
     def table(self) -> Table:
         """The main table."""
-        scores = {name: entry["metrics"] for name, entry in self.results.summary["pipelines"].items()}
-        return main_table(self.results.dataset["name"], self.results.pipelines, scores, self.notes, self.deployed)
+        return self.table_of(self.intervals)
+
+    def table_of(self, kind: IntervalKind) -> Table:
+        """The main table with one kind of intervals."""
+        scores, leading = self.scores_of(kind), self.results.summary["leading"]
+        name = self.results.dataset["name"]
+        return main_table(name, self.results.pipelines, scores, self.notes, self.deployed, leading)
+
+    def scores_of(self, kind: IntervalKind) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Scores of every pipeline with one kind of intervals."""
+        return {name: bounded(entry, kind) for name, entry in self.results.summary["pipelines"].items()}
 
     @cached_property
     def notes(self) -> dict[str, str]:
@@ -143,11 +163,7 @@ class Inputs:
     @property
     def deployed(self) -> str | None:
         """The recommended pipeline; None where none qualifies."""
-        if self.results.selects_by_groups:
-            chosen = self.results.summary["selection"].get(self.preserve)
-            return None if chosen is None else str(chosen["pipeline"])
-        found = self.results.summary["recommendation"].get(self.preserve)
-        return None if found is None else str(found["pipeline"])
+        return self.results.chosen(self.preserve)
 
     @property
     def recommended(self) -> PipelineName:

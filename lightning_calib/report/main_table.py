@@ -7,11 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_calib.calibrators.pipeline import PAPER_BLOCKS, PipelineName
+from lightning_calib.experiment.statistics import IntervalKind
 from lightning_calib.kit.tables import MISSING, Cell, Column, Row, Table, latex_escape, markdown_escape
 from lightning_calib.metrics.score import Score, main_scores
 from lightning_calib.report.glossary import TERMS, explain
 from lightning_calib.report.numbers import choose_decimals, format_interval, format_score
 
+KINDS: dict[IntervalKind, str] = {
+    "clustered": "95 % interval, cases drawn as wholes",
+    "two_level": "95 % interval of the paper's two-level bootstrap",
+}
 NOT_INVARIANT = "\N{MULTIPLICATION SIGN}"
 BLOCKS = {
     "a": "Uncalibrated baselines",
@@ -25,6 +30,7 @@ BLOCKS = {
 # The paper lists this pipeline twice: beside matrix scaling, and beside its twin on mean probabilities.
 _LISTED_AGAIN = {"f": ("dc(z)",)}
 _LATEX_POOLINGS = {"p0": r"$p_0$", "p": r"$\bar{p}$", "z": r"$\bar{z}$"}
+BOLD = "Bold: better than the uncalibrated ensemble beyond noise, and not to be told from the best of the column. "
 _FACTS = (
     Column("Pipeline", "pipeline", left=True),
     Column("block", only=("csv",)),
@@ -45,16 +51,17 @@ def main_table(
     scores: Mapping[str, Mapping[str, Any]],
     notes: Mapping[str, str] | None = None,
     recommended: str | None = None,
+    leading: Mapping[str, Sequence[str]] | None = None,
 ) -> Table:
     """Arrange scores as the main table.
 
     Args:
         dataset: name for the heading.
         pipelines: names of all pipelines that were asked for.
-        scores: by pipeline and score, ``{mean, low, high}`` (``{mean, min, max}`` for pooled ones), as in
-            ``summary.json``.
+        scores: by pipeline and score, ``{mean, low, high}`` (or ``{mean, min, max}``), as in ``summary.json``.
         notes: what to say about a pipeline whose scores are missing or incomplete.
         recommended: the pipeline whose row stands out.
+        leading: by score the pipelines in bold; none by default.
 
     Example:
         >>> table = main_table("toy", ["identity(z)", "ts(z)"], {"ts(z)": {"nll": {"mean": 0.5}}})
@@ -65,7 +72,9 @@ def main_table(
     columns = [score for score in main_scores() if score.key in known] or main_scores()
     placed = _layout(pipelines)
     notes = {name: "no scores in the results" for name in pipelines if name not in scores} | dict(notes or {})
-    filled = [_score_cells(score, [name for _, name in placed], scores, notes) for score in columns]
+    bold = dict(leading or {})
+    names = [name for _, name in placed]
+    filled = [_score_cells(score, names, scores, bold.get(score.key, ())) for score in columns]
     rows = []
     for n, (block, name) in enumerate(placed):
         note = notes.get(name, "")
@@ -73,7 +82,7 @@ def main_table(
         style = "recommended" if name == recommended else ""
         rows.append(Row(cells, f"({block}) {BLOCKS[block]}", note, block != block_of(name), style))
     caption = (
-        f"Calibration of {dataset}. Bold: best value of a column. "
+        f"Calibration of {dataset}. {BOLD if leading else ''}"
         f"{NOT_INVARIANT}: not translation invariant. {MISSING}: not applicable or not available."
     )
     name = f"calibration-{re.sub('[^a-z0-9]+', '-', dataset.lower())}"
@@ -91,29 +100,44 @@ def block_of(pipeline: str) -> str:
     return next((letter for letter, names in PAPER_BLOCKS.items() if pipeline in names), "g")
 
 
-def markdown_file(dataset: str, table: Table) -> str:
-    """``table.md``: point estimates with the best in bold, then the same with intervals."""
+def markdown_file(dataset: str, table: Table, legend: str) -> str:
+    """``table.md``: point estimates with the best in bold, then the same with intervals, which the legend explains."""
     parts = [f"# Calibration of {markdown_escape(dataset)}", table.grid()]
     parts.append(
-        "Dice and flips in %. **Bold**: best value of a column. "
+        f"Dice and flips in %. {BOLD}"
         f"{NOT_INVARIANT}: not translation invariant. {MISSING}: not applicable or not available."
     )
     notes = [
         f"- `{row.cells[0].text}`: {markdown_escape(row.note)}" for row in table.rows if row.note and not row.again
     ]
     parts += ["\n".join(["Incomplete:", "", *notes])] if notes else []
-    parts += ["## With intervals", table.grid(intervals=True), interval_legend(table)]
+    parts += ["## With intervals", table.grid(intervals=True), legend]
     return "\n\n".join(parts) + "\n"
 
 
-def interval_legend(table: Table) -> str:
-    """What the brackets are, by column."""
-    shown = {column.key for column in table.columns}
+def bounded(entry: Mapping[str, Any], kind: IntervalKind) -> dict[str, dict[str, float | None]]:
+    """Scores of a pipeline in ``summary.json`` with one kind of bounds; in the paper's, ACE has extremes only."""
+    if kind == "clustered":
+        return dict(entry["metrics"])
+    pooled = {key: value for key, value in entry["metrics"].items() if "min" in value}
+    extremes = {key: {end: value[end] for end in ("mean", "min", "max")} for key, value in pooled.items()}
+    return {**entry["two_level"], **extremes}
+
+
+def interval_legend(scores: Mapping[str, Mapping[str, Any]], kind: IntervalKind = "clustered") -> str:
+    """What the brackets are, by column.
+
+    Args:
+        scores: those of :func:`main_table`.
+        kind: which intervals they have.
+    """
+    held = {key: value for entry in scores.values() for key, value in entry.items() if _mean(value) is not None}
     kinds: dict[str, list[str]] = {}
     for score in main_scores():
-        if score.key in shown:
-            kinds.setdefault(score.interval, []).append(score.label)
-    return "; ".join(f"{', '.join(labels)}: {kind}" for kind, labels in kinds.items()) + "."
+        if score.key in held:
+            told = KINDS[kind] if "low" in held[score.key] else "smallest and largest repeat"
+            kinds.setdefault(told, []).append(score.label)
+    return "; ".join(f"{', '.join(labels)}: {told}" for told, labels in kinds.items()) + "."
 
 
 def latex_name(pipeline: PipelineName) -> str:
@@ -166,18 +190,13 @@ def _facts(pipeline: PipelineName, block: str) -> tuple[Cell, ...]:
 
 
 def _score_cells(
-    score: Score, names: Sequence[str], scores: Mapping[str, Mapping[str, Any]], notes: Mapping[str, str]
+    score: Score, names: Sequence[str], scores: Mapping[str, Mapping[str, Any]], leading: Sequence[str]
 ) -> list[Cell]:
-    """A column; cells that look like the best one are as good, as in the paper."""
+    """A column with the leading pipelines in bold."""
     entries = {name: scores.get(name, {}).get(score.key) or {} for name in names}
     decimals = choose_decimals(score, [_mean(entry) or 0.0 for entry in entries.values()])
     cells = {name: _cell(score, PipelineName.parse(name), entry, decimals) for name, entry in entries.items()}
-    rivals = [name for name in cells if name not in notes and _competes(score, name, cells[name])]
-    if score.better is not None and rivals:
-        sign = 1 if score.better == "lower" else -1
-        best = cells[min(rivals, key=lambda name: sign * cells[name].value)].text
-        cells |= {name: replace(cells[name], best=cells[name].text == best) for name in rivals}
-    return [cells[name] for name in names]
+    return [replace(cells[name], best=name in leading) for name in names]
 
 
 def _cell(score: Score, pipeline: PipelineName, entry: Mapping[str, float | None], decimals: int) -> Cell:
@@ -188,12 +207,6 @@ def _cell(score: Score, pipeline: PipelineName, entry: Mapping[str, float | None
     low, high = entry.get("low", entry.get("min")), entry.get("high", entry.get("max"))
     interval = "" if low is None or high is None else format_interval(score, low, high, decimals)
     return Cell(format_score(score, mean, decimals), mean, (low, high), interval)
-
-
-def _competes(score: Score, name: str, cell: Cell) -> bool:
-    """Whether a value may be marked as best: not a 0 by construction."""
-    by_construction = score.key == "flip" and PipelineName.parse(name).preserves is not None
-    return cell.value is not None and not by_construction
 
 
 def _mean(entry: Mapping[str, float | None] | None) -> float | None:

@@ -112,7 +112,7 @@ def ece_rows(study: Study, num_bins: Sequence[int], job: Pass) -> list[EceRow]:
 
 
 def summarize_ece(results: Results, rows: Sequence[EceRow], pipeline: str, bins: int) -> BinningRow:
-    """Mean over cases and repeats with its two-level interval."""
+    """Mean over cases and repeats with its interval."""
     mine = {(row.repeat, row.case): row.ece for row in rows if row.pipeline == pipeline and row.bins == bins}
     repeats = sorted({repeat for repeat, _ in mine})
     tables = [np.array([[mine[r, case]] for case in results.test_cases(r)]) for r in repeats]

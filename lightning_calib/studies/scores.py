@@ -114,5 +114,5 @@ def score_table(
             scores.setdefault(row.pipeline, {})[row.metric] = {"mean": row.mean, "low": row.low, "high": row.high}
     table = main_table(dataset, list(names), scores)
     kept = tuple(replace(row, block="") for row in table.rows if not row.again)
-    caption = f"Scores on {dataset}, {told}. Bold: best of a column."
+    caption = f"Scores on {dataset}, {told}."
     return replace(table, name=file, caption=caption, rows=kept, sortable=False)

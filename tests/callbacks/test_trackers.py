@@ -1,32 +1,44 @@
 """Trackers: metrics, config and sample images reach each that takes them."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_calib.callbacks.overlays import SampleOverlays, overlay
+from lightning_calib.cli.ensemble import Job, train_member
+from lightning_calib.cli.run_folder import MemberFolder
+from lightning_calib.cli.trainer import name_loggers
+from lightning_calib.experiment.trackers import known_mlflow_run
+from lightning_calib.kit.files import sha256
+from tests.references.wandb_file import wandb_records
 from tests.training import tiny_config, train
 
 
 def logger(kind, **arguments):
-    return {"class_path": f"pytorch_lightning.loggers.{kind}", "init_args": {"save_dir": "logs", **arguments}}
+    return {"class_path": f"pytorch_lightning.loggers.{kind}", "init_args": {"save_dir": "logs"} | arguments}
 
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
-    """A member's folder after a training that three trackers watched."""
+    """A member's folder after a training that all trackers watched."""
     folder = tmp_path_factory.mktemp("tracked")
     trackers = [
         logger("CSVLogger", name="csv"),
         logger("TensorBoardLogger", name="tensorboard"),
         logger("WandbLogger", project="tests", offline=True),
+        logger("MLFlowLogger", save_dir=str(folder / "mlflow")),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_RUN_ID", "of-a-sweep")
+        patch.setenv("WANDB_SWEEP_ID", "sweep")
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         patch.setenv("WANDB_SILENT", "true")
         train("fit", tiny_config(folder, logger=trackers), "--overlays.every_n_epochs", "1")
     return folder / "runs" / "tiny" / "members" / "0"
@@ -57,6 +69,68 @@ def test_wandb_offline_files_hold_metrics_config_and_images(tracked):
     content = record.read_bytes()
     for word in (b"val/dice", b"val/ece", b"train/loss", b"max_epochs", b"class_path"):
         assert word in content
+
+
+def test_a_sweep_gets_exactly_one_wandb_run_which_names_the_member_and_its_checkpoints(tracked):
+    (path,) = (tracked / "logs" / "wandb").rglob("*.wandb")
+    records = wandb_records(path)
+    (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+    assert (run.run_id, run.sweep_id) == ("of-a-sweep", "sweep")
+    assert (run.display_name, run.run_group, run.job_type) == ("member-0", "tiny", "training")
+    config = {item.key: json.loads(item.value_json) for r in records for item in r.config.update}
+    assert config["checkpoints"] == {
+        name: sha256(tracked / "checkpoints" / f"{name}.ckpt") for name in ("last", "best")
+    }
+
+
+def test_mlflow_names_the_member_and_its_checkpoints(tracked, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    uri = f"file:{tracked.parents[3] / 'mlflow'}"
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert run.info.run_name == "member-0"
+    assert (run.data.tags["group"], run.data.tags["job_type"]) == ("tiny", "training")
+    assert run.data.params["checkpoints.last"] == sha256(tracked / "checkpoints" / "last.ckpt")
+    assert known_mlflow_run(uri, "tiny", run.data.tags["run_id"]) == run.info.run_id
+
+
+def parsed(kind, **given):
+    """A logger as the command line has parsed it."""
+    return Namespace(class_path=f"pytorch_lightning.loggers.{kind}", init_args=Namespace(**given))
+
+
+def test_the_same_line_names_the_same_runs(tmp_path, monkeypatch):
+    for key in ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_RUN_GROUP"):
+        monkeypatch.delenv(key, raising=False)
+
+    def named(member, name=None, id=None):
+        loggers = [parsed("WandbLogger", name=name, id=id), parsed("TensorBoardLogger", version=None)]
+        name_loggers(loggers, MemberFolder(tmp_path / str(member)), "run")
+        return loggers[0], loggers[1].init_args.version
+
+    wandb, version = named(1)
+    assert version == 0
+    assert wandb.init_args.name == "member-1"
+    assert wandb.dict_kwargs == {"job_type": "training", "group": "run"}
+    assert named(1)[0].init_args.id == wandb.init_args.id
+    assert named(2)[0].init_args.id != wandb.init_args.id
+    mine = named(1, name="mine", id="my-id")[0].init_args
+    assert (mine.name, mine.id) == ("mine", "my-id")
+    monkeypatch.setenv("WANDB_RUN_ID", "chosen")
+    monkeypatch.setenv("WANDB_RUN_GROUP", "group")
+    wandb, _ = named(1)
+    assert wandb.init_args.id is None
+    assert "group" not in wandb.dict_kwargs
+
+
+def test_members_of_an_ensemble_do_not_share_the_run_of_the_ensemble(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "whole")
+    seen = {}
+    monkeypatch.setattr("lightning_calib.cli.ensemble.run_child", lambda command, log, given: seen.update(given))
+    train_member(Job("3", [], tmp_path / "log", tmp_path / "progress"))
+    assert (seen["WANDB_RUN_ID"], seen["WANDB_RUN_GROUP"], seen["WANDB_SWEEP_ID"]) == ("whole-3", "whole", "")
 
 
 def test_the_config_is_kept_beside_the_member(tracked):

@@ -21,7 +21,7 @@ def test_images_and_stored_outputs_give_the_same(run, deployed):
     shapes = Shapes(num_train=8, num_val=3, num_pool=24, size=(16, 24))
     for batch in list(shapes.predict_dataloader())[:3]:
         case = store[batch["case_id"][0]]
-        from_images, from_scores = ensemble.predict(batch["image"]), ensemble.calibrate(case.logits[None])
+        from_images, from_scores = ensemble.predict_input(batch["image"]), ensemble.calibrate(case.logits[None])
         torch.testing.assert_close(from_images.log_probs, from_scores.log_probs, rtol=1e-5, atol=1e-5)
         assert torch.equal(from_images.mask, from_scores.mask)
         assert torch.equal(from_scores.mask[0], case.pooled("p").argmax(0))
@@ -110,7 +110,7 @@ def test_what_is_not_whole_is_refused(run, deployed, tmp_path):
         CalibratedEnsemble.load(tmp_path / "deployed")  # the members are not beside it
     ensemble = CalibratedEnsemble.load(tmp_path / "deployed", networks=False)
     with pytest.raises(DeploymentError, match="cannot take images"):
-        ensemble.predict(torch.zeros(1, 3, 8, 8))
+        ensemble.predict_input(torch.zeros(1, 3, 8, 8))
     shutil.copy(run / "calibration/repeats/0/cms_op-p/calibrator.safetensors", tmp_path / "deployed")
     with pytest.raises(DeploymentError, match="hash differs"):
         CalibratedEnsemble.load(tmp_path / "deployed", networks=False)

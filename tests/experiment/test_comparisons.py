@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_calib.experiment.comparisons import compare, holm, improvement_probability, two_sided_p
+from lightning_calib.experiment.comparisons import compare, holm, holm_factors, improvement_probability, two_sided_p
 from lightning_calib.experiment.statistics import percentile_interval, two_level_bootstrap
 
 NAMES = [[f"case{n}" for n in range(30)]] * 3
@@ -39,7 +39,7 @@ def test_a_clear_difference_is_found_and_a_vague_one_is_noise():
     assert [c.verdict for c in found] == ["better", "within noise"]
     assert found[0].improvement == 1.0
     assert found[0].difference.high < 0
-    assert found[0].clustered.high < 0
+    assert found[0].two_level.high < 0
     assert found[0].p_holm == pytest.approx(2 * found[0].p_value)
 
 
@@ -66,7 +66,30 @@ def test_the_interval_is_that_of_the_differences():
     parts = [rng.normal(0.1, 1.0, 30) for _ in range(3)]
     found = compare({key(): parts}, {key(): NAMES}, replicates=500, seed=3)[0]
     low, high = percentile_interval(two_level_bootstrap([part[:, None] for part in parts], 500, 3))
-    assert (found.difference.low, found.difference.high) == (low[0], high[0])
+    assert (found.two_level.low, found.two_level.high) == (low[0], high[0])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.floats(-1.5, 1.5), min_size=1, max_size=8),
+    st.sampled_from([19, 99, 399]),
+    st.integers(0, 2**16),
+)
+def test_intervals_and_verdicts_never_contradict_each_other(shifts, replicates, seed):
+    """0 is outside the interval exactly where the verdict is clear, and on the side that the verdict says."""
+    rng = np.random.default_rng(seed)
+    parts = {key(candidate=str(n)): [rng.normal(shift, 1.0, 30) for _ in range(3)] for n, shift in enumerate(shifts)}
+    for found in compare(parts, dict.fromkeys(parts, NAMES), replicates=replicates, seed=seed):
+        outside = {"better": found.difference.high < 0, "worse": found.difference.low > 0}
+        assert outside == {verdict: found.verdict == verdict for verdict in outside}
+        assert found.difference.low <= found.difference.mean <= found.difference.high or found.verdict != "within noise"
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=10), st.sampled_from([0.05, 0.2]))
+def test_holm_rejects_by_its_factors_what_it_rejects_by_its_p_values(counts, error):
+    p_values = [2 * count / 400 for count in counts]
+    by_factor = [factor * p < error for factor, p in zip(holm_factors(p_values, error), p_values, strict=True)]
+    assert by_factor == [p < error for p in holm(p_values)]
 
 
 def test_p_values_agree_with_the_interval():

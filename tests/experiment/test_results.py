@@ -130,6 +130,10 @@ def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(layout.ResultsError, match="format version 99"):
         Results(tmp_path)
     write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION})
+    with pytest.raises(FileError, match=r"settings\.json lacks pipelines"):
+        Results(tmp_path)
+    asked = {"pipelines": ["ts(z)"], "repeats": 1, "seed": 0, "dataset": {}, "bands": [0, None]}
+    write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION} | asked)
     with pytest.raises(layout.ResultsError, match="has not finished"):
         _ = Results(tmp_path).summary
     (tmp_path / layout.SETTINGS).write_text("{")
@@ -189,7 +193,9 @@ def test_the_summary_states_the_means(results):
     assert entry["metrics"]["nll"]["mean"] == pytest.approx(np.mean([part.mean() for part in scores]))
     assert entry["metrics"]["nll"]["low"] < entry["metrics"]["nll"]["mean"] < entry["metrics"]["nll"]["high"]
     aces = [results.average_calibration_error(r, "ms(z)") for r in results.repeats]
-    assert entry["metrics"]["ace"] == pytest.approx({"mean": np.mean(aces), "min": min(aces), "max": max(aces)})
+    ace = entry["metrics"]["ace"]
+    assert [ace[key] for key in ("mean", "min", "max")] == pytest.approx([np.mean(aces), min(aces), max(aces)])
+    assert ace["low"] < ace["mean"] < ace["high"]
     assert (entry["block"], entry["translation_invariant"], entry["preserves"]) == ("b", False, None)
     assert (entry["num_optimized"], entry["num_identifiable"]) == (20, 15)
     assert len(results.summary["comparisons"]) == 28

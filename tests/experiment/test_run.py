@@ -13,7 +13,7 @@ from lightning_calib.experiment import evaluation_jobs, fit_jobs, layout
 from lightning_calib.experiment.parts import PoolJob, ShardJob, TrialJob
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.statistics import percentile_interval, two_level_bootstrap
+from lightning_calib.experiment.statistics import clustered_bootstrap, percentile_interval
 from lightning_calib.experiment.steps import pending_evaluations, pending_pools
 from lightning_calib.experiment.work import Work
 from lightning_calib.kit.files import FileError, locked
@@ -208,7 +208,7 @@ def test_groups_stay_together_and_are_drawn_together(small_outputs, tmp_path):
     assert results.clusters(0) == [groups[case] for case in results.test_cases(0)]
     assert len(set(results.clusters(0))) < len(results.clusters(0))
     values = results.scores("ts(z)", "nll")[0][:, None]
-    drawn = percentile_interval(two_level_bootstrap([values], seed=0, clusters=[results.clusters(0)]))
+    drawn = percentile_interval(clustered_bootstrap([values], [results.clusters(0)]))
     found = results.summary["pipelines"]["ts(z)"]["metrics"]["nll"]
     assert (found["low"], found["high"]) == pytest.approx((drawn[0][0], drawn[1][0]), rel=1e-9)
     run_small(small_outputs, tmp_path, workers=0, pipelines=["ts(z)"], repeats=1)

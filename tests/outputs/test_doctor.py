@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_calib.datasets.cases import Case, Splits
+from lightning_calib.datasets.content import image_hash
+from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.doctor import examine, has_errors, record_images
-from lightning_calib.outputs.doctor.images import IMAGES, hash_folder, image_hash, remember_images
+from lightning_calib.outputs.doctor.images import IMAGES, hash_folder, remember_images
 from lightning_calib.outputs.doctor.sample import take_sample
 from lightning_calib.outputs.manifest import Member, StoreError
 from lightning_calib.outputs.store import OutputStore
@@ -204,6 +205,27 @@ def test_void_counted_as_a_class(tmp_path, last):
     assert "0 of 2,880 predictions" in finding.evidence
 
 
+def test_a_class_that_is_never_predicted_is_named(tmp_path):
+    store = write_store(tmp_path / "all", cases=6, shape=(24, 20))
+    silent = with_logits(lambda logits: logits.clone().index_fill_(1, torch.tensor(2), -3.0))
+    found = [f for f in examine(rewrite(store, tmp_path / "silent", silent)) if f.name == "never_predicted"]
+    assert [f.severity for f in found] == ["warning"]
+    targets = torch.stack([case.target for case in store])
+    assert f"class 2: {int((targets == 2).sum()):,} of {int((targets != 255).sum()):,} voxels" in found[0].evidence
+    assert "class 1" not in found[0].evidence
+
+
+def test_a_case_without_labels_and_a_store_of_one_class_are_told(tmp_path):
+    store = write_store(tmp_path / "all", cases=4, shape=(24, 20))
+    first = iter([True])
+    edit = lambda logits, target: (logits, torch.full_like(target, 255) if next(first, False) else target, None)  # noqa: E731
+    (found,) = examine(rewrite(store, tmp_path / "ignored", edit))
+    assert (found.name, found.severity, found.cases) == ("all_ignored", "warning", ("case-00",))
+    edit = lambda logits, target: (logits, torch.full_like(target, 1), None)  # noqa: E731
+    found = [f for f in examine(rewrite(store, tmp_path / "one", edit)) if f.name == "one_class"]
+    assert "labels looked at are class 1" in found[0].evidence
+
+
 def test_labels_out_of_range(healthy):
     def relabel(logits, target):
         target[3, 5:8] = 19
@@ -282,18 +304,26 @@ def test_an_image_of_the_pool_set_among_those_of_training(healthy, tmp_path):
         hash_folder(tmp_path / "absent")
 
 
-def test_prediction_remembers_the_images_of_all_parts(healthy, tmp_path):
-    for name in "abc":
-        (tmp_path / name).write_bytes(name.encode())
-    (tmp_path / "copy of a").write_bytes(b"a")
-    part = {name: [Case(name, (tmp_path / name,))] for name in ("a", "b", "c", "copy of a")}
-    remember_images(healthy.path, Splits(part["b"], part["c"], part["a"]))
+def test_prediction_remembers_the_images_of_all_parts(healthy):
+    one = {name: {name: {"images": [name]}} for name in "abc"}
+    remember_images(healthy.path, one["a"], one["b"] | one["c"])
     assert examine(healthy) == []
-    remember_images(healthy.path, Splits(part["b"], part["copy of a"], part["a"]))
+    remember_images(healthy.path, one["a"], one["b"] | {"copy of a": {"images": ["a"]}})
     assert names(examine(healthy)) == ["training_leak"]
     (healthy.path / IMAGES).unlink()
-    remember_images(healthy.path, Splits([Case("made up")], [], [Case("made up, too")]))
+    remember_images(healthy.path, {"made up": {}}, {"made up, too": {}})
     assert not (healthy.path / IMAGES).exists()
+
+
+def test_what_members_beside_the_store_say_of_their_training_counts(healthy):
+    name, case_id = healthy.manifest.members[0].name, healthy.case_ids[0]
+    path = healthy.path.parent / "members" / name / "cases.json"
+    write_json(path, {"train": {"other": {}}, "val": {}})
+    assert examine(healthy) == []
+    write_json(path, {"train": {"other": {}}, "val": {case_id: {}}})
+    (found,) = examine(healthy)
+    assert (found.name, found.severity) == ("training_leak", "error")
+    assert case_id in found.evidence
 
 
 def test_packing_does_not_change_the_hash_of_an_image(tmp_path):

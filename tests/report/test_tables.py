@@ -11,7 +11,7 @@ import pytest
 from lightning_calib.calibrators.pipeline import PAPER_BLOCKS, PAPER_PIPELINES
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.tables import MISSING, Row, Table, latex_escape
-from lightning_calib.report.main_table import interval_legend, main_table, markdown_file
+from lightning_calib.report.main_table import bounded, interval_legend, main_table, markdown_file
 
 
 def score(mean, spread=0.01):
@@ -62,19 +62,12 @@ def test_pipelines_outside_the_paper_come_last():
     assert [(row.cells[0].text, row.block[1]) for row in table.rows] == [("ts(z)", "e"), ("vs(z)", "g")]
 
 
-def test_best_values_are_those_that_look_best():
-    table = small_table()
-    assert marked(table, "nll") == ["ms(z)", "dc(z)"]  # both are written 0.300
-    assert marked(table, "dice") == ["identity(z)", "ts(z)"]  # both are written 80.0
-
-
-def test_a_score_of_fewer_repeats_does_not_compete_for_best():
-    table = small_table(notes={"ms(z)": "repeat 1: it broke", "dc(z)": "repeat 1: it broke"})
-    assert marked(table, "nll") == ["ts(z)"]
-
-
-def test_a_guaranteed_zero_does_not_compete_for_fewest_flips():
-    assert marked(small_table(), "flip") == ["ms(z)"]
+def test_bold_is_what_leads_beyond_noise_and_nothing_else():
+    table = small_table(leading={"nll": ["dc(z)"]})
+    assert marked(table, "nll") == ["dc(z)"]
+    assert marked(table, "dice") == []
+    assert "Bold: better than the uncalibrated ensemble beyond noise" in table.caption
+    assert "Bold" not in small_table().caption
 
 
 def test_flips_are_not_applicable_without_a_calibrator_and_exactly_zero_where_guaranteed():
@@ -89,7 +82,7 @@ def test_missing_pipelines_keep_their_row_and_say_why():
     row = next(row for row in table.rows if row.cells[0].text == "ms(z)")
     assert row.note == "repeat 0: it broke"
     assert cell(table, row, "nll").text == MISSING
-    assert "it broke" in markdown_file("toy", table)
+    assert "it broke" in markdown_file("toy", table, "")
     assert "it broke" in table.to_csv()
 
 
@@ -104,14 +97,14 @@ def test_csv_holds_the_summary_in_full_precision(calibration):
         if expected:
             assert float(row["nll"]) == expected["nll"]["mean"]
             assert float(row["ece_high"]) == expected["ece"]["high"]
-            assert float(row["ace_low"]) == expected["ace"]["min"]
+            assert float(row["ace_low"]) == expected["ace"]["low"]
 
 
 def test_markdown_rows_have_as_many_cells_as_the_heading():
-    lines = [line for line in markdown_file("toy", small_table()).splitlines() if line.startswith("|")]
+    lines = [line for line in markdown_file("toy", small_table(), "").splitlines() if line.startswith("|")]
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
     assert len(cells) == 1
-    assert "| `ms(z)` × | **0.300** |" in markdown_file("toy", small_table())  # noqa: RUF001  # the sign for "not invariant"
+    assert "| `ms(z)` × | **0.300** |" in markdown_file("toy", small_table(leading={"nll": ["ms(z)"]}), "")  # noqa: RUF001  # the sign for "not invariant"
 
 
 @pytest.mark.parametrize("intervals", [False, True])
@@ -141,19 +134,33 @@ def test_latex_escape_leaves_no_special_character_bare():
 
 
 def test_the_terminal_gets_aligned_columns_and_blocks():
-    lines = small_table().to_text().splitlines()
+    lines = small_table(leading={"nll": ["ms(z)", "dc(z)"]}).to_text().splitlines()
     assert lines[0].split() == ["Pipeline", "NLL", "↓", "Dice", "(%)", "↑", "Flips", "(%)", "↓"]
     assert lines[1] == "(a) Uncalibrated baselines"
     rows = [line for line in lines[1:-1] if not line.startswith("(")]
     assert len({line.rstrip("* ").index("0.") for line in rows}) == 1
-    assert [line.split()[0] for line in rows if "*" in line] == ["identity(z)", "ms(z)", "dc(z)", "ts(z)"]
+    assert [line.split()[0] for line in rows if "*" in line] == ["ms(z)", "dc(z)"]
 
 
 def test_a_legend_names_what_the_brackets_are():
     scores = {"ts(z)": {"nll": score(0.4), "ace": {"mean": 0.1, "min": 0.05, "max": 0.2}}}
-    table = main_table("toy", ["ts(z)"], scores)
-    assert interval_legend(table) == "NLL: 95 % interval; ACE: smallest and largest repeat."
-    assert "[0.050, 0.200]" in markdown_file("toy", table)
+    told = interval_legend(scores)
+    assert told == "NLL: 95 % interval, cases drawn as wholes; ACE: smallest and largest repeat."
+    text = markdown_file("toy", main_table("toy", ["ts(z)"], scores), told)
+    assert "[0.050, 0.200]" in text
+    assert told in text
+
+
+def test_the_paper_has_its_two_level_intervals_in_the_latex_table(calibration, report):
+    entry = Results(calibration).summary["pipelines"]["ts(z)"]
+    ours, paper = bounded(entry, "clustered"), bounded(entry, "two_level")
+    assert (ours["ece"]["low"], ours["ace"]["low"]) == (entry["metrics"]["ece"]["low"], entry["metrics"]["ace"]["low"])
+    assert paper["ece"] == entry["two_level"]["ece"] != ours["ece"]
+    assert paper["ace"].keys() == {"mean", "min", "max"}
+    text = (report.parent / "table_intervals.tex").read_text(encoding="utf-8")
+    assert f"[{paper['dice']['low'] * 100:.1f}, {paper['dice']['high'] * 100:.1f}]" in text
+    assert "two-level bootstrap" in text
+    assert "two-level" not in (report.parent / "table.md").read_text(encoding="utf-8")
 
 
 def test_columns_of_one_form_stay_out_of_the_others():

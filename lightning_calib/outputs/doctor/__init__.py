@@ -4,7 +4,15 @@ import random
 from pathlib import Path
 
 from lightning_calib.outputs.doctor.finding import Finding, Severity, has_errors
-from lightning_calib.outputs.doctor.images import Hashes, duplicates, leak, record_images, recorded_images
+from lightning_calib.outputs.doctor.folds import out_of_fold
+from lightning_calib.outputs.doctor.images import (
+    Hashes,
+    duplicates,
+    leak,
+    record_images,
+    recorded_images,
+    trained_beside,
+)
 from lightning_calib.outputs.doctor.labels import Agreement, Twins, label_range
 from lightning_calib.outputs.doctor.lookalikes import Lookalikes
 from lightning_calib.outputs.doctor.sample import take_sample
@@ -70,7 +78,8 @@ def examine(
         recorded[0] if pool_images is None else pool_images,
         recorded[1] if training_images is None else training_images,
     )
-    found += [finding for finding in (leak(*hashes), duplicates(store)) if finding is not None]
+    whole = leak(*hashes) or trained_beside(store), duplicates(store), out_of_fold(store.manifest)
+    found += [finding for finding in whole if finding is not None]
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -88,7 +97,9 @@ def _examine_cases(store: OutputStore, case_ids: list[str], voxels: int | None, 
         alike.add(sample.case)
     found = [check.finding(seen[check.name]) for check in checks if seen[check.name]]
     whole = [finding for finding in (twins.finding(), alike.finding()) if finding is not None]
-    return [*found, *agreement.findings(), *whole]
+    broken = has_errors(found)  # scores that are wrong predict nothing worth telling
+    together = [each for each in agreement.findings() if not (broken and each.name == "never_predicted")]
+    return [*found, *together, *whole]
 
 
 def _drawn(case_ids: tuple[str, ...], count: int | None, seed: int) -> list[str]:

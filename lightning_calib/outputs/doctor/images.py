@@ -1,14 +1,11 @@
 """The same image in training and in the pool set, by hash."""
 
-import gzip
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 
-from lightning_calib.datasets.cases import Splits
-from lightning_calib.kit.files import FileError, sha256, write_text
+from lightning_calib.datasets.content import TRAINED_ON, Content, copies, hash_files, load_training
+from lightning_calib.kit.files import FileError, write_text
 from lightning_calib.kit.typed import read_typed
 from lightning_calib.outputs.doctor.finding import Finding
 from lightning_calib.outputs.manifest import StoreError
@@ -17,17 +14,6 @@ from lightning_calib.outputs.store import OutputStore
 IMAGES = "images.json"  # beside the manifest: hashes of the images behind a store, where they are known
 
 Hashes = dict[str, str]  # name of an image -> hash of its content
-
-
-def image_hash(path: Path) -> str:
-    """SHA-256 of a file's content; compressed files are unpacked, since the packing holds a date and a name."""
-    if path.suffix != ".gz":
-        return sha256(path)
-    digest = hashlib.sha256()
-    with gzip.open(path, "rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -44,7 +30,7 @@ def files_below(folder: Path) -> list[Path]:
 
 def hash_folder(folder: Path) -> Hashes:
     """Hashes of all files below a folder."""
-    return {str(path): image_hash(path) for path in files_below(folder)}
+    return {str(path): content for path, content in hash_files(files_below(folder)).items()}
 
 
 def record_images(outputs: Path, pool: Mapping[str, Iterable[Path]], training: Iterable[Path]) -> None:
@@ -55,20 +41,30 @@ def record_images(outputs: Path, pool: Mapping[str, Iterable[Path]], training: I
         pool: image files by case id.
         training: image files of training and validation.
     """
-    hashed = cache(image_hash)  # several cases may be windows of one file
-    facts = {
-        "pool": {f"{case_id}: {path.name}": hashed(path) for case_id, files in pool.items() for path in files},
-        "training": {str(path): hashed(path) for path in training},
-    }
-    write_text(outputs / IMAGES, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    training = list(training)
+    hashes = hash_files([*training, *(path for files in pool.values() for path in files)])
+    pooled = {f"{case_id}: {path.name}": hashes[path] for case_id, files in pool.items() for path in files}
+    _write(outputs, pooled, {str(path): hashes[path] for path in training})
 
 
-def remember_images(outputs: Path, splits: Splits) -> None:
-    """Record the images of a data set's parts (see :func:`record_images`); generated images have no files."""
-    pool = {case.case_id: case.images for case in splits.pool if case.images}
-    training = {path for case in (*splits.train, *splits.val) for path in case.images}
+def remember_images(outputs: Path, pool: Mapping[str, Content], training: Mapping[str, Content]) -> None:
+    """Record the images of a store's cases and of its networks' training; generated cases have no files."""
+    _write(outputs, _by_image(pool), _by_image(training))
+
+
+def _write(outputs: Path, pool: Hashes, training: Hashes) -> None:
     if pool and training:
-        record_images(outputs, pool, sorted(training))
+        facts = {"pool": pool, "training": training}
+        write_text(outputs / IMAGES, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+
+
+def _by_image(cases: Mapping[str, Content]) -> Hashes:
+    """Hash of each image, by its case's id and, where there are several, its number."""
+    found: Hashes = {}
+    for case_id, content in cases.items():
+        images = content.get("images", [])
+        found |= {case_id if len(images) == 1 else f"{case_id} ({n})": one for n, one in enumerate(images)}
+    return found
 
 
 def recorded_images(outputs: Path) -> tuple[Hashes, Hashes]:
@@ -87,12 +83,23 @@ def leak(pool: Hashes, training: Hashes) -> Finding | None:
     """The finding on images that are in both, or None."""
     known = {content: name for name, content in training.items()}
     both = [(name, known[content]) for name, content in pool.items() if content in known]
-    if not both:
-        return None
+    return _leak(both, len(pool), len(training)) if both else None
+
+
+def trained_beside(store: OutputStore) -> Finding | None:
+    """The finding on cases that members were trained on, by what the run folder around the store says, or None."""
+    trained: dict[str, Content] = {}
+    for member in store.manifest.members:
+        trained |= load_training(store.root.resolve().parent / "members" / member.name / TRAINED_ON) or {}
+    twins = copies({case.case_id: case.made_of for case in store.manifest.cases}, trained)
+    return _leak(list(twins.items()), len(store), len(trained)) if twins else None
+
+
+def _leak(both: list[tuple[str, str]], pool: int, training: int) -> Finding:
     return Finding(
         "training_leak",
         "error",
-        f"{len(both)} of {len(pool)} images of the pool set are among the {len(training)} of training: {_listed(both)}",
+        f"{len(both)} of {pool} images of the pool set are among the {training} of training: {_listed(both)}",
         "pool set and training set were drawn from one list, or a file was copied under another name",
         "leave these cases out of the store: networks are surer of what they were trained on, and calibrators fitted "
         "there do not hold elsewhere",

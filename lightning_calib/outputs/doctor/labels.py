@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import combinations
 
 import torch
@@ -85,8 +85,13 @@ class Agreement:
         explanations = [each for each in (self._axes(), self._class_order()) if each is not None]
         if explanations:
             yield max(explanations, key=lambda each: each[0])[1]
-        if (void := self._void()) is not None:
-            yield void
+        suspects = self._suspects()
+        if suspects:
+            yield self._void(suspects)
+        if not explanations and (never := self._never_predicted(suspects)) is not None:
+            yield never
+        if (one := self._one_class()) is not None:
+            yield one
 
     def _is_better(self, now: float, other: float) -> bool:
         """Whether a mean recall is well above another one and above chance."""
@@ -131,8 +136,8 @@ class Agreement:
             "number labels and score channels in the same way, and import again",
         )
 
-    def _void(self) -> Finding | None:
-        """Classes called void, or there among the labels while no network knows them."""
+    def _suspects(self) -> dict[int, bool]:
+        """Classes called void, or there among the labels while no network knows them: both for True."""
         confusion, names = self.confusions[""], self.manifest.class_names
         called = {c for c, name in enumerate(names) if _VOID.fullmatch(name.strip())}
         labelled, predicted = confusion.sum(1), confusion.sum(0)
@@ -143,9 +148,13 @@ class Agreement:
             for c in range(len(names))
             if share[c] >= _SHARE and labelled[c] >= _FEW and predicted[c] == 0 and own[c] < _UNKNOWN
         }
-        suspects = sorted(called | unknown)
-        if not suspects:
-            return None
+        return {c: c in called & unknown for c in sorted(called | unknown)}
+
+    def _void(self, suspects: dict[int, bool]) -> Finding:
+        confusion, names = self.confusions[""], self.manifest.class_names
+        labelled, predicted = confusion.sum(1), confusion.sum(0)
+        share = self.share / self.share.sum().clamp(min=1)
+        own = self.mass / labelled.clamp(min=1)
         told = "; ".join(
             f"class {c} ({names[c]}) has {share[c]:.1%} of the labels, {int(predicted[c]):,} of "
             f"{int(confusion.sum()):,} predictions and a mean probability of {own[c]:.1g} where it is right"
@@ -153,11 +162,44 @@ class Agreement:
         )
         return Finding(
             "void_class",
-            "error" if called & unknown else "warning",
+            "error" if any(suspects.values()) else "warning",
             told,
             "voxels without a label were given a class of their own and counted: they then dominate NLL and ECE",
             "give such voxels the ignore_index and leave the class out of class_names; a real class that the networks "
             "never learnt may stay",
+        )
+
+    def _never_predicted(self, suspects: Collection[int]) -> Finding | None:
+        """Classes among the labels that the ensemble predicts nowhere; those that may be void are told as such."""
+        confusion, names = self.confusions[""], self.manifest.class_names
+        labelled, predicted = confusion.sum(1).tolist(), confusion.sum(0).tolist()
+        never = [c for c in range(len(names)) if labelled[c] >= _FEW and not predicted[c] and c not in suspects]
+        if not never:
+            return None
+        told = "; ".join(
+            f"{names[c]}: {labelled[c]:,} of {int(confusion.sum()):,} voxels looked at are labelled so, 0 predicted so"
+            for c in never
+        )
+        return Finding(
+            "never_predicted",
+            "warning",
+            told,
+            "the class is rare or small, and the networks have not learnt to find it",
+            "train longer, or with a loss that weighs rare classes (dice_balanced_ce); calibration that keeps the "
+            "segmentation cannot bring the class back, and its confidences cannot be judged",
+        )
+
+    def _one_class(self) -> Finding | None:
+        """All labels of one class."""
+        present = self.share.nonzero().flatten().tolist()
+        if len(present) != 1:
+            return None
+        return Finding(
+            "one_class",
+            "warning",
+            f"all {int(self.share.sum()):,} labels looked at are {self.manifest.class_names[present[0]]}",
+            "masks were read with another coding (0 and 255, say), or only cases without a finding were stored",
+            "look at the masks; with one class there is nothing to be wrong about, and calibrators learn to be sure",
         )
 
 

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from lightning_calib.functional.simplex import are_probabilities
 from lightning_calib.outputs.cache import CONSTANT_SHARE
 from lightning_calib.outputs.doctor.finding import Finding, Severity
 from lightning_calib.outputs.doctor.sample import Sample
 
-_SUMS = 1e-2  # how far sums of probabilities may lie from 1: float16 with many classes needs as much
 _FLOAT16_MAX = torch.finfo(torch.float16).max
 _SURE = 0.95  # a probability that some voxels of any trained network exceed
 
@@ -53,7 +52,7 @@ def float16_overflow(sample: Sample) -> str | None:
 def softmax_as_logits(sample: Sample) -> str | None:
     """All scores in [0, 1] with sums of 1."""
     seen = sample.seen
-    if not seen.numel() or not _are_probabilities(seen):
+    if not seen.numel() or not are_probabilities(seen):
         return None
     off = float((seen.sum(dim=1) - 1).abs().max())
     return (
@@ -69,11 +68,11 @@ def double_softmax(sample: Sample) -> str | None:
     gives ``p`` back; ordinary logits then leave [0, 1], or are too small to come near its end.
     """
     seen = sample.seen
-    if not seen.numel() or _are_probabilities(seen):
+    if not seen.numel() or are_probabilities(seen):
         return None
     shifted = seen + (1 - seen.sum(dim=1, keepdim=True)) / seen.shape[1]
     sure = float((shifted.amax(dim=1) >= _SURE).float().mean())
-    if not _are_probabilities(shifted) or sure < 0.01:
+    if not are_probabilities(shifted) or sure < 0.01:
         return None
     top = float(seen.softmax(dim=1).amax())
     return (
@@ -117,10 +116,17 @@ def not_normalised(sample: Sample) -> str | None:
     return f"log of the sum of probabilities is off 0 by up to {off:.3g}" if off > 0.05 else None
 
 
-def _are_probabilities(scores: Tensor) -> bool:
-    """Whether ``(M, C, N)`` lies in [0, 1] with sums of 1 in every voxel."""
-    inside = float(scores.min()) >= -_SUMS and float(scores.max()) <= 1 + _SUMS
-    return inside and float((scores.sum(dim=1) - 1).abs().max()) <= _SUMS
+def all_ignored(sample: Sample) -> str | None:
+    """No voxel that counts: all of them ignored or not valid."""
+    if sample.counted.any():
+        return None
+    case = sample.case
+    labels, valid = case.target, case.valid
+    held = torch.ones_like(labels, dtype=torch.bool) if valid is None else valid
+    ignored = case.manifest.ignore_index
+    if ignored is not None:
+        held = held & (labels != ignored)
+    return None if held.any() else f"none of its {labels.numel():,} voxels has a label that counts"
 
 
 CHECKS = (
@@ -159,6 +165,13 @@ CHECKS = (
         constant_region,
         "part of the image was never predicted and filled with a constant, as nnU-Net fills what it crops away",
         "mark such voxels as not valid (`valid` of OutputWriter.write, --valid of import folder)",
+    ),
+    Check(
+        "all_ignored",
+        "warning",
+        all_ignored,
+        "the mask is empty, or was written with another coding of labels",
+        "mend the mask, or leave the case out: it counts in no fit and no score",
     ),
     Check(
         "flat_classes",

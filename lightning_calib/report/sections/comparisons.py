@@ -21,8 +21,8 @@ _COLUMNS = (
     Column("reference", left=True, only=("html",)),
     Column("metric", left=True),
     Column("difference"),
-    Column("interval", tip=TERMS["interval"]),
-    Column("by case", tip="The same interval with cases drawn as wholes, since one case recurs across repeats."),
+    Column("interval", tip="Wide enough for the whole table: it leaves 0 out exactly where the verdict is clear."),
+    Column("two-level interval", only=("latex",)),
     Column("chance of better", tip="Share of bootstrap replicates in which the candidate is better.", only=("html",)),
     Column("p (Holm)", tip=TERMS["Holm"]),
     Column("verdict", left=True),
@@ -38,8 +38,9 @@ def comparisons(inputs: Inputs) -> Section:
     pairs = list(dict.fromkeys((entry["reference"], entry["candidate"]) for entry in found))
     panels = [_panel(SCORES[metric], found, pairs) for metric in metrics]
     caption = (
-        "Each candidate minus its reference, with 95 % intervals. Blue discs: better; orange squares: worse; "
-        "diamonds: within noise, after Holm's correction over the whole table."
+        "Each candidate minus its reference. Blue discs: better; orange squares: worse; grey diamonds: within noise. "
+        "The bars are as wide as Holm's correction over the whole table asks for: they leave 0 out exactly where the "
+        "verdict is clear."
     )
     table = comparison_table(found)
     titles = (f"{entry['family'].capitalize()}: what has it, against what does not" for entry in found)
@@ -62,8 +63,8 @@ def comparison_table(entries: Iterable[dict[str, Any]]) -> Table:
         rows.append(Row(_cells(entry), style="same" if pair == before else ""))
         before = pair
     caption = (
-        "Candidate minus reference, case by case: the paper's two-level interval, and the one from cases drawn as "
-        "wholes, from which p-values and verdicts come (Holm's correction over the whole table)."
+        "Candidate minus reference, case by case. Interval, p-value and verdict come from cases drawn as wholes, with "
+        "Holm's correction over the whole table; in LaTeX the paper's two-level 95 % interval stands beside them."
     )
     return Table("comparisons", caption, _COLUMNS, tuple(rows))
 
@@ -74,7 +75,7 @@ def _cells(entry: dict[str, Any]) -> tuple[Cell, ...]:
     sizes = [] if mean is None else [mean]
     sizes += [] if low is None or high is None else [high - low]
     decimals = choose_decimals(score, sizes) + score.percent
-    bounds = (entry["clustered"]["low"], entry["clustered"]["high"])
+    paper = (entry["two_level"]["low"], entry["two_level"]["high"])
     chance = None if entry["improvement"] is None else 100 * entry["improvement"]
     return (
         Cell(f"{entry['reference']} {_ARROW} {entry['candidate']}"),
@@ -83,7 +84,7 @@ def _cells(entry: dict[str, Any]) -> tuple[Cell, ...]:
         Cell(f"{score.heading} {score.arrow}", style="metric"),
         Cell(format_score(score, mean, decimals, signed=True)),
         Cell(format_interval(score, low, high, decimals, signed=True)),
-        Cell(format_interval(score, *bounds, decimals, signed=True)),
+        Cell(format_interval(score, *paper, decimals, signed=True)),
         Cell(f"{format_number(chance, 0)} %"),
         Cell(format_number(entry["p_holm"], 3)),
         Cell(entry["verdict"], style=f"badge {entry['verdict'].replace(' ', '-')}"),

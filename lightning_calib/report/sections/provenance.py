@@ -42,13 +42,18 @@ def _groups(inputs: Inputs) -> list[LevelCounts]:
     return [count_groups(level, store.groups_at(level), splits) for level in store.group_levels]
 
 
+def _folds(dataset: dict[str, Any]) -> str:
+    """How many networks took turns as the one member of an out-of-fold store."""
+    return f" (out of {dataset['folds']} folds)" if "folds" in dataset else ""
+
+
 def _facts(inputs: Inputs) -> list[tuple[str, str]]:
     results = inputs.results
     dataset: dict[str, Any] = results.dataset
     facts = [
         ("data set", str(dataset["name"])),
         ("classes", ", ".join(dataset["class_names"])),
-        ("members of the ensemble", format_count(dataset.get("num_members"))),
+        ("members of the ensemble", format_count(dataset.get("num_members")) + _folds(dataset)),
         ("held-out cases", format_count(dataset.get("num_cases"))),
         ("repeats", format_count(len(results.repeats))),
         ("pipelines", format_count(len(results.pipelines))),

@@ -10,6 +10,7 @@ from lightning_calib.experiment.advice import GroupAdvice, describe_groups, doub
 from lightning_calib.experiment.statistics import PAIRED_REPLICATES, Interval
 from lightning_calib.kit.tables import Cell, Column, Row, Table
 from lightning_calib.metrics.score import SCORES, Score, main_scores
+from lightning_calib.outputs.folds import SENTENCE
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import choose_decimals, format_interval, format_score, plural
@@ -36,7 +37,7 @@ def headline(inputs: Inputs) -> Section:
         "baseline": inputs.uncalibrated(pipeline),
         "gains": gains,
         "sentence": _sentence(gains, pipeline, inputs),
-        "trust": _trust(inputs, choice),
+        "trust": [*_trust(inputs, choice), *_folds(inputs)],
     }
     return Section("answer", "The answer", tables=(_others(inputs),), template="headline.html", data=data)
 
@@ -55,7 +56,7 @@ def _selected_headline(inputs: Inputs, advice: GroupAdvice) -> Section:
         "baseline": "identity(p)",
         "gains": [_told_gain(score, parts["before"], parts["after"], parts["change"]) for score, parts in held],
         "sentence": sentence,
-        "trust": [*trust, "Selected by groups; the next section shows how."],
+        "trust": [*trust, "Selected by groups; the next section shows how.", *_folds(inputs)],
     }
     return Section("answer", "The answer", tables=(_others(inputs),), template="headline.html", data=data)
 
@@ -135,6 +136,11 @@ def _trust(inputs: Inputs, choice: dict[str, Any]) -> list[str]:
     if warning := doubt(choice["pipeline"], choice["best"], close):
         told.append(warning)
     return told
+
+
+def _folds(inputs: Inputs) -> list[str]:
+    """What calibrators of an out-of-fold store are good for; nothing for other stores."""
+    return [SENTENCE] if inputs.results.dataset.get("folds") else []
 
 
 def _others(inputs: Inputs) -> Table:
