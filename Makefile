@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check bench clean
+.PHONY: help demo test test-fast check bench torture clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ test: check  ## everything that must hold: lint, types, doctests, tests
 
 test-fast: $(STAMP)  ## the tests that take less than a minute
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(TESTS)
+
+torture: $(STAMP)  ## kills, damage, bad numbers, strangers' folders, full disks: all of them, and the table
+	TORTURE_ALL=1 $(BIN)/python -m pytest tests/torture -q
 
 bench: $(STAMP)  ## speed and memory beside other libraries
 	for script in $(filter-out benchmarks/_% benchmarks/outputs.py benchmarks/regret.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done

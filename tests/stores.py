@@ -87,6 +87,7 @@ def with_changed(store: OutputStore, change: Callable[[str, dict[str, Tensor]], 
         save_file({name: array.contiguous() for name, array in arrays.items()}, path)
         record["sha256"] = sha256(path)
     (store.path / "manifest.json").write_text(json.dumps(facts))
+    (store.path / "checksums.json").unlink(missing_ok=True)  # on purpose
     return OutputStore(store.path)
 
 

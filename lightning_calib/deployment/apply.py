@@ -11,7 +11,7 @@ from lightning_calib.deployment.maps import STATED_ERROR, Precision, write_maps
 from lightning_calib.deployment.sources import Inputs, Source, find_sources
 from lightning_calib.executors.base import Executor
 from lightning_calib.kit.checksums import is_file_of
-from lightning_calib.kit.files import sha256, write_json
+from lightning_calib.kit.files import locked, sha256, write_json
 from lightning_calib.kit.progress import Display
 from lightning_calib.kit.typed import read_typed, typed
 
@@ -49,6 +49,12 @@ class Application:
         Raises:
             DeploymentError: where cases failed, once all others are written.
         """
+        with locked(self.destination, "the maps in"):
+            for leftover in [*self.destination.glob(".*.part"), *(self.destination / RECORDS).glob(".*.part")]:
+                leftover.unlink(missing_ok=True)  # of processes that were killed
+            return self._run(executor, quiet)
+
+    def _run(self, executor: Executor, quiet: bool) -> dict[str, Any]:
         find_sources.cache_clear()  # the folders may have changed since an earlier call
         calibrator, sources = find_sources(self.inputs)
         waiting = [name for name, source in sources.items() if not self.is_done(source)]

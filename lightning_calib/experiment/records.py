@@ -24,7 +24,7 @@ from lightning_calib.experiment.rows import (
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.functional.overlap import class_counts, dice
-from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, write_done
 from lightning_calib.kit.files import FileError, plain, sha256, write_json
 from lightning_calib.kit.typed import read_typed
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 REMEDY = "delete it and run `calibrate.py run` again"
 
-_OF_FIT = (layout.FIT, layout.CALIBRATOR, layout.TRIALS, layout.CURVE)
+_OF_FIT = (layout.CALIBRATOR, layout.TRIALS, layout.CURVE)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def write_fit(
     curve: Iterable[CurveRow],
     class_names: list[str],
 ) -> None:
-    """Write a fit's files; ``fit.json`` says that the others are whole, and their hashes are noted last."""
+    """Write a fit's files; ``fit.json`` comes last and says that the others are whole."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (
         CHECKSUMS,
@@ -99,8 +99,7 @@ def write_fit(
     write_json(folder / layout.TRIALS, trials)
     write_rows(folder / layout.CURVE, curve, CurveRow)
     facts = vars(record) | {"calibrator_sha256": sha256(folder / layout.CALIBRATOR)}
-    write_json(folder / layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts)
-    note_checksums(folder, _OF_FIT)
+    write_done(folder, layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts, _OF_FIT)
 
 
 def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
@@ -115,7 +114,7 @@ def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: st
 def write_evaluation(
     folder: Path, dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated", settings_hash: str
 ) -> None:
-    """Write a pipeline's tables; ``evaluation.json`` says that they are whole, and their hashes are noted last."""
+    """Write a pipeline's tables; ``evaluation.json`` comes last and says that they are whole."""
     (folder / layout.EVALUATION).unlink(missing_ok=True)
     write_cases(folder / layout.CASES, list(case_rows(dataset, repeat, pipeline, evaluated)))
     pooled = [PooledRow(repeat, pipeline, key, value) for key, value in evaluated.pooled.items()]
@@ -125,21 +124,20 @@ def write_evaluation(
     write_rows(folder / layout.CASE_BINS, _case_bin_rows(repeat, pipeline, evaluated), CaseBinRow)
     write_rows(folder / layout.CLASSES, _class_rows(repeat, pipeline, evaluated), ClassRow)
     write_rows(folder / layout.CLASS_BINS, _class_bin_rows(repeat, pipeline, evaluated), ClassBinRow)
-    write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
-    note_checksums(folder, [layout.EVALUATION, *layout.TABLES])
+    write_done(folder, layout.EVALUATION, {"settings_hash": settings_hash}, layout.TABLES)
 
 
 def write_failed_evaluation(folder: Path, settings_hash: str, error: str) -> None:
     """Record that an evaluation failed; the fit stays as it is."""
     for name in layout.TABLES:
         (folder / name).unlink(missing_ok=True)
-    write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash, "error": error})
-    note_checksums(folder, [layout.EVALUATION], without=layout.TABLES)
+    failed = {"settings_hash": settings_hash, "error": error}
+    write_done(folder, layout.EVALUATION, failed, (), without=layout.TABLES)
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
     """Whether a successful fit with these settings is there, its files as they were written."""
-    if changed_files(folder) & {CHECKSUMS, *_OF_FIT}:
+    if changed_files(folder) & {CHECKSUMS, layout.FIT, *_OF_FIT}:
         return False
     record = read_fit(folder)
     if record is None or not record.ok or record.settings_hash != settings_hash:

@@ -10,7 +10,7 @@ from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.records import REMEDY
 from lightning_calib.experiment.rows import CaseRow, write_cases
-from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, write_done
 from lightning_calib.kit.files import sha256, write_json
 from lightning_calib.kit.typed import read_typed
 
@@ -89,9 +89,8 @@ def write_selection(
         save_calibrator(path, calibrators[preserve], class_names, described)
         choices[preserve] = choice | {"calibrator_sha256": sha256(path)}
     write_cases(folder / layout.CASES, list(rows))
-    write_json(folder / layout.SELECTION, vars(record) | {"choices": choices})
     files = [calibrator_path(folder, preserve).name for preserve in choices]
-    note_checksums(folder, [layout.SELECTION, layout.CASES, *files])
+    write_done(folder, layout.SELECTION, vars(record) | {"choices": choices}, [layout.CASES, *files])
 
 
 def write_failed_selection(folder: Path, repeat: int | None, settings_hash: str, error: str) -> None:

@@ -1,26 +1,47 @@
 """The hashes of a folder's files, noted beside them when a job is done: what was changed since is found."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from lightning_calib.kit.files import FileError, read_json, sha256, write_json
+from lightning_calib.kit.files import FileError, json_text, read_json, sha256, write_json, write_text
 
 CHECKSUMS = "checksums.json"
 
 
-def note_checksums(folder: Path, names: Iterable[str], without: Iterable[str] = ()) -> None:
-    """Note the hashes of some files of a folder; what is noted of others stays.
+def note_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Note the hashes of some files of a folder; what is noted of others stays, files that are not there do not count.
 
     Args:
         folder: the folder.
-        names: files in it; those that are not there are passed over.
+        names: files in it.
+    """
+    _note(folder, {name: sha256(folder / name) for name in names if (folder / name).is_file()})
+
+
+def write_done(folder: Path, marker: str, value: Any, names: Iterable[str], without: Iterable[str] = ()) -> None:  # noqa: ANN401
+    """Write the file that says that a job is done, and the hashes of what it has left.
+
+    The hashes come first, the marker's own among them: whoever is killed in between has not finished the job.
+
+    Args:
+        folder: folder of the job.
+        marker: the JSON file.
+        value: what it holds.
+        names: the other files.
         without: files to be noted no more.
     """
-    path = folder / CHECKSUMS
-    known = _read(path) if path.is_file() else {}
+    text = json_text(value)
     found = {name: sha256(folder / name) for name in names if (folder / name).is_file()}
-    dropped = set(without)
-    write_json(path, {name: known_hash for name, known_hash in sorted((known | found).items()) if name not in dropped})
+    _note(folder, found | {marker: hashlib.sha256(text.encode()).hexdigest()}, without)
+    write_text(folder / marker, text)
+
+
+def _note(folder: Path, found: dict[str, str], without: Iterable[str] = ()) -> None:
+    path, dropped = folder / CHECKSUMS, set(without)
+    known = _read(path) if path.is_file() else {}
+    write_json(path, {name: noted for name, noted in sorted((known | found).items()) if name not in dropped})
 
 
 def changed_files(folder: Path) -> set[str]:

@@ -113,7 +113,12 @@ def plain(value: Any, digits: int | None = None) -> Any:  # noqa: ANN401
 def write_json(path: Path, value: Any, digits: int | None = None) -> None:  # noqa: ANN401
     """Write JSON in one step, keys in the given order."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(plain(value, digits), indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value, digits))
+
+
+def json_text(value: Any, digits: int | None = None) -> str:  # noqa: ANN401
+    """What :func:`write_json` writes."""
+    return json.dumps(plain(value, digits), indent=1, allow_nan=False) + "\n"
 
 
 def read_json(path: Path, remedy: str = "delete it and make it anew") -> Any:  # noqa: ANN401

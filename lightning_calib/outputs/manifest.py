@@ -14,6 +14,7 @@ from lightning_calib.datasets.content import Content
 from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
 from lightning_calib.kit.files import FileError, read_json, write_text
 from lightning_calib.kit.typed import WrongTypeError, typed
 from lightning_calib.outputs import folds, regions
@@ -222,7 +223,7 @@ class Manifest:
         return held | ({"valid": ("BOOL", case.shape)} if case.has_valid else {})
 
     def save(self, path: Path) -> None:
-        """Write the manifest in one step; equal manifests give equal bytes."""
+        """Write the manifest in one step, and note its hash beside it; equal manifests give equal bytes."""
         facts = asdict(self) | {
             "num_classes": self.num_classes,
             "num_members": self.num_members,
@@ -237,11 +238,19 @@ class Manifest:
         for case in facts["cases"]:
             if not case["made_of"]:  # for the same reason
                 del case["made_of"]
+        (path.parent / CHECKSUMS).unlink(missing_ok=True)
         write_text(path, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        if path.name == MANIFEST:
+            note_checksums(path.parent, [MANIFEST])
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a manifest; anything else is refused with the reason."""
+        if path.name == MANIFEST and changed_files(path.parent):
+            raise StoreError(
+                f"{path} has changed since it was written: bring it back or predict again; if you changed it on "
+                f"purpose, remove {path.parent / CHECKSUMS}"
+            )
         try:
             facts = typed(read_json(path, "predict again"), dict[str, Any])
             version = facts["format_version"]

@@ -74,6 +74,7 @@ def as_written_by_version_1(run, folder):
     facts = json.loads(manifest.read_text()) | {"format_version": 1}
     del facts["preprocessing"]
     manifest.write_text(json.dumps(facts))
+    (manifest.parent / "checksums.json").unlink()  # on purpose
     config = folder / "members" / "0" / "config.yaml"
     config.write_text(config.read_text().replace("lightning_calib.datasets.", "lightning_calib.data."))
     settings = folder / "calibration" / "settings.json"
