@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check bench torture clean
+.PHONY: help demo test test-fast check docs dist bench torture clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,8 +37,16 @@ test-fast: $(STAMP)  ## the tests that take less than a minute
 torture: $(STAMP)  ## kills, damage, bad numbers, strangers' folders, full disks: all of them, and the table
 	TORTURE_ALL=1 $(BIN)/python -m pytest tests/torture -q
 
+docs: $(STAMP)  ## the site, in site/: without network, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: $(STAMP)  ## source distribution and wheel, in dist/, with their metadata checked
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 bench: $(STAMP)  ## speed and memory beside other libraries
 	for script in $(filter-out benchmarks/_% benchmarks/outputs.py benchmarks/regret.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
-clean:  ## the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache
+clean:  ## the virtual environment, caches and what was built
+	rm -rf $(VENV) .mypy_cache .ruff_cache build dist site lightning_calib.egg-info
