@@ -87,8 +87,8 @@ class Deployment:
         path = Path(folder) / DEPLOYMENT
         if not path.is_file():
             raise DeploymentError(f"{path} is missing: no deployed pipeline there; make one with `calibrate.py deploy`")
-        refuse_changed(Path(folder), "deploy again")
         try:
+            refuse_changed(Path(folder), "deploy again")
             facts = typed(read_json(path), dict[str, Any])
             if facts["format_version"] not in _READ:
                 raise DeploymentError(
@@ -101,7 +101,9 @@ class Deployment:
             if facts["preprocessing"] is not None:
                 facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"] | beside).to_dict()
             deployment: Self = typed(facts, cls)
-        except (KeyError, TypeError, WrongTypeError, FileError) as problem:
+        except FileError as problem:
+            raise DeploymentError(str(problem)) from problem
+        except (KeyError, TypeError, WrongTypeError) as problem:
             raise DeploymentError(f"{path} does not describe a deployed pipeline: {problem}; deploy again") from problem
         return deployment
 

@@ -20,7 +20,7 @@ from lightning_calib.calibrators import CALIBRATORS, build
 from lightning_calib.experiment.draws import draw, round_of, rounds
 from lightning_calib.experiment.fitting import PipelineFitter
 from lightning_calib.experiment.search import SearchError, search
-from lightning_calib.experiment.shared_trials import LOST_AFTER, OWNER, TrialQueue, is_lost, open_storage, owner
+from lightning_calib.experiment.shared_trials import LOST_AFTER, OWNER, TrialQueue, began, is_lost, open_storage, owner
 from lightning_calib.experiment.space import PATIENCE, Space
 from lightning_calib.experiment.trials import KeptTrials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
@@ -169,6 +169,8 @@ def test_lost_trials_are_told_from_living_ones():
     host = socket.gethostname()
     assert is_lost(running(f"{host}:{gone.pid}"))
     assert not is_lost(running(f"{host}:{os.getppid()}"))
+    assert not is_lost(running(f"{host}:{os.getppid()}:{began(os.getppid())}"))
+    assert is_lost(running(f"{host}:{os.getppid()}:1"))  # its number was given to another process since
     assert is_lost(running(owner()))  # left behind by an earlier search of this very process
     assert not is_lost(running("elsewhere:1"))
     assert is_lost(running("elsewhere:1", LOST_AFTER + timedelta(minutes=1)))
