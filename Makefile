@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check docs dist bench torture clean
+.PHONY: help demo test test-fast check docs dist bench torture notebooks clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ dist: $(STAMP)  ## source distribution and wheel, in dist/, with their metadata 
 
 bench: $(STAMP)  ## speed and memory beside other libraries
 	for script in $(filter-out benchmarks/_% benchmarks/outputs.py benchmarks/regret.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+
+notebooks: $(STAMP)  ## run the notebooks of the docs again, and keep what they show
+	$(BIN)/python -m tests.notebooks
 
 clean:  ## the virtual environment, caches and what was built
 	rm -rf $(VENV) .mypy_cache .ruff_cache build dist site lightning_calib.egg-info

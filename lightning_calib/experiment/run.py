@@ -26,7 +26,7 @@ from lightning_calib.experiment.tracking import JOURNALS, Runs, Tracking, tracki
 from lightning_calib.experiment.work import Work
 from lightning_calib.kit.checksums import CHECKSUMS, note_checksums
 from lightning_calib.kit.files import write_json
-from lightning_calib.kit.noise import quiet
+from lightning_calib.kit.noise import hushed, quiet
 from lightning_calib.kit.typed import read_typed, typed
 
 Pages = Callable[[Results], Path]
@@ -76,7 +76,7 @@ def run_experiment(
         work = Work(experiment, root, trainer or {}, follows, shard_voxels)
         slots = slots_for(workers, work.trainer)
         processes = call.share(make_executor(executor, slots, experiment.threads, start))
-        with processes, tracked.following() if tracked else nullcontext():
+        with processes, hushed(), tracked.following() if tracked else nullcontext():
             processes.check([experiment.store.path, root])
             _say_kept(call.kept, display)
             pool_all(work, processes, display)

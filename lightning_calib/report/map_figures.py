@@ -10,8 +10,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from lightning_calib.report.maps import IGNORED, CasePlane, Floats, Labels
-from lightning_calib.report.style import (
+from lightning_calib.kit.style import (
     BACKGROUND_COLOUR,
     BLUE,
     ORANGE,
@@ -23,6 +22,7 @@ from lightning_calib.report.style import (
     new_figure,
     rgb,
 )
+from lightning_calib.report.maps import IGNORED, CasePlane, Floats, Labels
 
 _PANEL = 2.0  # inches of a panel's width
 _LEGEND_COLUMNS = 8

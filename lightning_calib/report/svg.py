@@ -8,7 +8,7 @@ from itertools import count
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lightning_calib.report.style import FAINT, INK, look
+from lightning_calib.kit.style import FAINT, INK, look
 
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _ROOT = re.compile(r"<svg[^>]*?viewBox=\"0 0 ([\d.]+) ([\d.]+)\"[^>]*>", re.DOTALL)

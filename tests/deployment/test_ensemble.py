@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from PIL import Image
 
 from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline, Stack
@@ -82,6 +83,16 @@ def test_the_card_tells_what_a_user_needs(deployed):
     assert (deployed / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_card_has_the_form_of_the_hub(deployed, run):
+    """Its own reader is the oracle."""
+    card = ModelCard((deployed / "README.md").read_text())
+    assert card.data.library_name == "lightning_calib"
+    scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    known = Results(run / "calibration").summary["pipelines"]["cms_op(p)"]["metrics"]
+    assert scores["nll"] == pytest.approx(known["nll"]["mean"])
+    assert {result.dataset_name for result in card.data.eval_results} == {Deployment.load(deployed).dataset}
+
+
 def test_the_promises_are_measured_on_outputs(deployed):
     audit = json.loads((deployed / "audit.json").read_text())
     assert audit["declared"] == {"translation_invariant": True, "preserves": "order"}
@@ -154,7 +165,7 @@ def test_tensors_of_other_axes_are_told(deployed):
     for shape in ((3, 8, 8), (1, 8, 8, 3), (1, 1, 8, 8)):
         with pytest.raises(DeploymentError, match=r"take normalised images \(batch, 3 channels, H, W\)"):
             ensemble.predict_input(torch.zeros(shape))
-    with pytest.raises(ValueError, match=r"\(batch, members, 3 classes, \.\.\.\)"):
+    with pytest.raises(ValueError, match=r"\(batch, members, 4 classes, \.\.\.\)"):
         ensemble(torch.zeros(1, 3, 8, 8))
 
 
