@@ -292,7 +292,7 @@ def open_regions(outputs: str | Path, members: int | None = None) -> dict[str, O
 
     Args:
         outputs: folder of the store of regions.
-        members: take the first so many members for the ensemble; None for all.
+        members: size of the ensemble: its first members count; None for all.
     """
     return {name: OutputStore(folder, members) for name, folder in write_views(Path(outputs)).items()}
 
