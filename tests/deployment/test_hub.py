@@ -47,7 +47,7 @@ def folder(tmp_path):
     with torch.no_grad():
         calibrator.log_temperature.fill_(0.5)
     save_calibrator(place / "calibrator.safetensors", calibrator, ["a", "b", "c"], {"pipeline": "ts(z)"})
-    (place / "reference.json", "checksums.json").write_text("{}")
+    (place / "reference.json").write_text("{}")
     (place / "README.md").write_text(CARD)
     (place / "notes.txt").write_text("private")
     Deployment(
