@@ -35,6 +35,7 @@ from lightning_calib.outputs.manifest import (
     StoreError,
     case_path,
 )
+from lightning_calib.outputs.previews import PREVIEWS, write_preview
 from lightning_calib.outputs.regions import Region
 
 _DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
@@ -204,6 +205,7 @@ class OutputWriter:
         target: Tensor,
         valid: Tensor | None = None,
         geometry: dict[str, Any] | None = None,
+        image: Tensor | None = None,
     ) -> CaseRecord:
         """Write one case.
 
@@ -213,6 +215,7 @@ class OutputWriter:
             target: labels ``(*S)``.
             valid: where the networks predicted, ``(*S)``; None for everywhere.
             geometry: spacing, affine and the like; JSON.
+            image: ``(channels, *S)`` for a preview (:mod:`lightning_calib.outputs.previews`), where it is at hand.
 
         Returns:
             What the manifest will say about the case.
@@ -225,6 +228,7 @@ class OutputWriter:
         path = case_path(self.path, case_id)
         with atomic_path(path) as aside:
             save_file({name: array.contiguous() for name, array in arrays.items()}, aside)
+        write_preview(self.path, case_id, image, target, self.manifest.background, self.manifest.ignore_index)
         counted = _counted(target, valid, self.manifest.ignore_index)
         record = CaseRecord(
             case_id=case_id,
@@ -262,7 +266,9 @@ class OutputWriter:
         manifest = replace(self.manifest, cases=records)
         manifest.save(self.path / MANIFEST)
         shutil.rmtree(self._facts, ignore_errors=True)
-        for leftover in (self.path / CASES).glob(".*"):  # of processes that were killed while they wrote
+        for leftover in (
+            path for folder in (CASES, PREVIEWS) for path in (self.path / folder).glob(".*")
+        ):  # of processes that were killed while they wrote
             leftover.unlink(missing_ok=True)
         self._finished = {case.case_id: case for case in records}
         return manifest

@@ -10,7 +10,8 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from lightning_calib.report.maps import IGNORED, CasePlane, Floats, Labels
+from lightning_calib.outputs.previews import IGNORED
+from lightning_calib.report.maps import CasePlane, Floats, Labels
 from lightning_calib.report.style import (
     BACKGROUND_COLOUR,
     BLUE,

@@ -12,12 +12,12 @@ from lightning_calib.calibrators.base import Calibrator, seen_by
 from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.flips import flip_kinds
+from lightning_calib.outputs.previews import IGNORED, busiest_plane, foreground
 from lightning_calib.outputs.stored_cases import StoredCases
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-IGNORED = -1
 MAX_SIDE = 256  # pixels of a map's longer side; larger planes are thinned out
 CLOSE_UP = 96  # pixels of a close-up's side
 UNCHANGED, HARMFUL, BENEFICIAL, NEUTRAL = range(4)  # nothing, then the kinds of flips in their order
@@ -64,25 +64,6 @@ class CasePlane:
         """1 where the ensemble is wrong."""
         wrong: Labels = np.where(self.target == IGNORED, IGNORED, (self.before != self.target).astype(np.int64))
         return wrong
-
-
-def busiest_plane(counted_foreground: Tensor) -> int:
-    """Index along the first axis of the plane with most foreground.
-
-    Example:
-        >>> busiest_plane(torch.tensor([[[0, 0]], [[1, 1]], [[1, 0]]], dtype=torch.bool))
-        1
-    """
-    return int(counted_foreground.flatten(1).sum(dim=1).argmax())
-
-
-def foreground(target: Tensor, background: int | None) -> Tensor:
-    """Voxels of interest: not ``IGNORED`` and not background, which by default is the most common label."""
-    counted = target != IGNORED
-    if background is None:
-        present = target[counted]
-        background = int(present.mode().values) if present.numel() else -1
-    return counted & (target != background)
 
 
 def busiest_window(border: Tensor, side: int) -> tuple[slice, slice]:

@@ -10,9 +10,10 @@ from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.tables import Cell, Column, Table
 from lightning_calib.metrics.score import SCORES
+from lightning_calib.outputs.previews import IGNORED
 from lightning_calib.report.inputs import Inputs, MissingInput, spread
 from lightning_calib.report.map_figures import confidence_figure, flip_figure, scalar_figure
-from lightning_calib.report.maps import CLOSE_UP, IGNORED, CasePlane, case_plane, free_energy
+from lightning_calib.report.maps import CLOSE_UP, CasePlane, case_plane, free_energy
 from lightning_calib.report.numbers import format_number, format_score
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.style import ENERGY
