@@ -35,10 +35,11 @@ def confidences(inputs: Inputs) -> Section:
     names, background = store.manifest.class_names, store.manifest.background
     caption = (
         f"Test cases of repeat {repeat}, from the hardest (largest NLL without calibration) to the easiest. "
+        f"Orange: wrong. "
         f"Confidence before: {inputs.uncalibrated(pipeline)}; after: {pipeline}. "
         f"Good confidences are low where the errors are, and high elsewhere.{_blank_note(maps)}"
     )
-    pictures = [Picture("confidence", confidence_figure(maps, names, background), caption, wide=True)]
+    pictures = [Picture("confidence", confidence_figure(maps, names, background), caption)]
     bordered = [case for case, shown in zip(cases, maps, strict=True) if shown.has_border]
     if bordered and max(maps[0].target.shape) > CLOSE_UP:
         near = [case_plane(pooled, case, calibrator, CLOSE_UP) for case in bordered]
@@ -46,7 +47,7 @@ def confidences(inputs: Inputs) -> Section:
             f"The same cases where most borders are, {CLOSE_UP} pixels a side. Lines: the true borders. "
             f"An honest model is in doubt along them, as far as it errs there."
         )
-        pictures.append(Picture("borders", confidence_figure(near, names, background, close_up=True), close, wide=True))
+        pictures.append(Picture("borders", confidence_figure(near, names, background, close_up=True), close))
     return Section(
         "confidence-maps",
         "Confidence maps",
@@ -143,7 +144,7 @@ def with_flips(
         missing = f"There is no fitted calibrator of {name} in {inputs.results.folder}."
         return replace(section, notices=(*section.notices, missing))
     figure = flip_figure(list(planes.values()), manifest.class_names, manifest.background)
-    picture = Picture(key, figure, caption + _blank_note(planes.values()), wide=True)
+    picture = Picture(key, figure, caption + _blank_note(planes.values()))
     return replace(section, pictures=(*section.pictures, picture))
 
 
