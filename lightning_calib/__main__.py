@@ -3,20 +3,21 @@
 import sys
 from collections.abc import Sequence
 
-from lightning_calib.cli.commands import Commands, answered, load
+from lightning_calib.cli.commands import Command, Commands, answered, load
 from lightning_calib.cli.errors import guarded
 
 COMMANDS: Commands = {
-    "train": "lightning_calib.cli.train:main",
-    "calibrate": "lightning_calib.cli.calibrate:main",
-    "demo": "lightning_calib.cli.demo:main",
+    "demo": Command("lightning_calib.cli.demo:main"),
+    "train": Command("lightning_calib.cli.train:main"),
+    "calibrate": Command("lightning_calib.cli.calibrate:main"),
+    "completion": Command("lightning_calib.cli.completion:main"),
 }
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Hand the rest of the command line to the command that it starts with."""
     line = list(sys.argv[1:] if args is None else args)
-    return guarded(lambda: _run(line))
+    return guarded(lambda: _run(line), ["lightning-calib", *line])
 
 
 def _run(line: list[str]) -> int:

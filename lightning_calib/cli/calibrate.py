@@ -8,34 +8,150 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from lightning_calib.cli.commands import Commands, answered, load
+from lightning_calib.cli.commands import Command, Commands, Family, answered, full_help, load
 from lightning_calib.cli.configs import with_packaged
-from lightning_calib.cli.errors import guarded, named
+from lightning_calib.cli.errors import guarded
+from lightning_calib.kit.program import named
 
-# One line adds a command: a function that returns its exit code, or None for 0.
+_EXPERIMENT = "lightning_calib.experiment.plan:Experiment"
+_DATA = "lightning_calib.outputs.stored:StoredOutputsDataModule"
+_TRAINER = ("--trainer.*", "options of Lightning's Trainer, such as --trainer.accelerator gpu")
+_START, _INSPECT, _DEPLOY, _RESEARCH = "Start", "Inspect", "Deploy", "Research"
+_OUTPUTS, _CALIBRATION = "--outputs runs/camvid/outputs", "--calibration runs/camvid/calibration"
+
+# One entry adds a command: a function that returns its exit code, or None for 0.
 COMMANDS: Commands = {
-    "run": "lightning_calib.cli.run:run",
-    "recommend": "lightning_calib.cli.recommend:recommend",
-    "compare": "lightning_calib.cli.compare:compare",
-    "report": "lightning_calib.cli.report:report",
-    "evaluate": "lightning_calib.cli.evaluate:evaluate",
-    "fit": "lightning_calib.cli.fit:fit",
-    "search": "lightning_calib.cli.search:search",
-    "import": {
-        "_help": "Outputs of other programs.",
-        "folder": "lightning_calib.cli.import_outputs:import_folder",
-        "nnunet": "lightning_calib.cli.import_outputs:import_nnunet",
-    },
-    "doctor": "lightning_calib.cli.doctor:doctor",
-    "verify": "lightning_calib.cli.doctor:verify",
-    "deploy": "lightning_calib.cli.deploy:deploy",
-    "apply": "lightning_calib.cli.apply:apply",
-    "dashboard": "lightning_calib.cli.dashboard:dashboard",
-    "export": "lightning_calib.cli.export:export",
-    "monitor": "lightning_calib.cli.monitor:monitor",
-    "audit": "lightning_calib.cli.audit:audit",
-    "study": "lightning_calib.cli.study:COMMANDS",
-    "reproduce": "lightning_calib.cli.reproduce:reproduce",
+    "import": Family(
+        "Store the outputs of other programs.",
+        {
+            "folder": Command(
+                "lightning_calib.cli.import_outputs:import_folder",
+                options=(
+                    *("outputs", "class_names", "scores", "representation", "targets"),
+                    *("background", "ignore_index", "group_regex"),
+                ),
+                rest="lightning_calib.outputs.imports.folder:ArrayFolders",
+                examples=(
+                    "import folder --scores '[first, second]' --representation logits --targets labels "
+                    "--class_names '[sky, road]' --outputs runs/mine/outputs",
+                ),
+            ),
+            "nnunet": Command(
+                "lightning_calib.cli.import_outputs:import_nnunet",
+                options=("outputs", "targets", "model", "images", "predictions", "trust_model_folder", "group_regex"),
+                examples=(
+                    "import nnunet --model MODEL --images imagesTs --targets labelsTs --outputs runs/mine/outputs "
+                    "--trust_model_folder",
+                ),
+            ),
+        },
+        _START,
+    ),
+    "doctor": Command(
+        "lightning_calib.cli.doctor:doctor",
+        _START,
+        ("outputs", "hashes", "pool_images", "training_images", "json"),
+        examples=(f"doctor {_OUTPUTS}", f"doctor {_OUTPUTS} --hashes"),
+    ),
+    "run": Command(
+        "lightning_calib.cli.run:run",
+        _START,
+        (
+            *("outputs", "pipelines", "cal", "val", "test", "repeats", "trials", "selection", "preserve"),
+            *("workers", "executor", "logger", "dry_run"),
+        ),
+        _EXPERIMENT,
+        (("--config", "file with options, such as configs/calibrate/camvid.yaml"), _TRAINER),
+        (
+            f"run {_OUTPUTS}",
+            f'run {_OUTPUTS} --pipelines "ts(p),cms_op(p)" --cal 0.5 --val 0.2',
+            f"run {_OUTPUTS} --config configs/calibrate/camvid.yaml --dry_run",
+        ),
+    ),
+    "show": Command(
+        "lightning_calib.cli.show:show",
+        _START,
+        ("calibration", "preserve", "candidates", "reference", "json"),
+        examples=(f"show {_CALIBRATION}", f'show {_CALIBRATION} --candidates "ts(p),cms_op(p)" --reference "ms(p)"'),
+    ),
+    "report": Command(
+        "lightning_calib.cli.report:report",
+        _INSPECT,
+        ("calibration", "outputs", "destination", "preserve"),
+        examples=(f"report {_CALIBRATION}",),
+    ),
+    "dashboard": Command(
+        "lightning_calib.cli.dashboard:dashboard",
+        _INSPECT,
+        ("entity", "project"),
+        examples=("dashboard --entity ENTITY --project PROJECT",),
+    ),
+    "evaluate": Command(
+        "lightning_calib.cli.evaluate:evaluate",
+        _INSPECT,
+        ("outputs", "calibrator", "part", "json"),
+        told=(_TRAINER,),
+        examples=(f"evaluate {_OUTPUTS} --calibrator runs/camvid/fits/ts-p-0/calibrator.safetensors",),
+    ),
+    "audit": Command(
+        "lightning_calib.cli.audit:audit",
+        _INSPECT,
+        ("calibrator", "outputs", "cases", "json"),
+        examples=(f"audit {_OUTPUTS} --calibrator runs/camvid/fits/ts-p-0/calibrator.safetensors",),
+    ),
+    "deploy": Command(
+        "lightning_calib.cli.deploy:deploy",
+        _DEPLOY,
+        ("calibration", "pipeline", "preserve", "destination", "cases"),
+        examples=(f"deploy {_CALIBRATION}", f'deploy {_CALIBRATION} --pipeline "cms_op(p)"'),
+    ),
+    "apply": Command(
+        "lightning_calib.cli.apply:apply",
+        _DEPLOY,
+        ("deployed", "destination", "images", "outputs", "device", "trust"),
+        examples=(
+            "apply --deployed runs/camvid/deployed --images new --destination maps",
+            f"apply --deployed runs/camvid/deployed {_OUTPUTS} --destination maps",
+        ),
+    ),
+    "export": Command(
+        "lightning_calib.cli.export:export",
+        _DEPLOY,
+        ("deployed", "format", "pooling", "destination"),
+        examples=("export --deployed runs/camvid/deployed",),
+    ),
+    "monitor": Command(
+        "lightning_calib.cli.monitor:monitor",
+        _DEPLOY,
+        ("deployed", "outputs", "alpha", "json"),
+        examples=("monitor --deployed runs/camvid/deployed --outputs runs/june/outputs",),
+    ),
+    "study": Command("lightning_calib.cli.study:COMMANDS", _RESEARCH),
+    "reproduce": Command(
+        "lightning_calib.cli.reproduce:reproduce",
+        _RESEARCH,
+        ("outputs", "pipelines", "cal", "val", "test", "repeats", "studies", "workers", "executor"),
+        _EXPERIMENT,
+        examples=(f"reproduce {_OUTPUTS} --config configs/calibrate/camvid.yaml",),
+    ),
+    "fit": Command(
+        "lightning_calib.cli.fit:fit",
+        _RESEARCH,
+        ("outputs", "pipeline", "cal", "val", "repeat", "solver", "lam", "mu", "destination"),
+        _DATA,
+        (_TRAINER,),
+        (f'fit {_OUTPUTS} --pipeline "cms_op(p)"',),
+    ),
+    "search": Command(
+        "lightning_calib.cli.search:search",
+        _RESEARCH,
+        ("outputs", "pipeline", "trials", "cal", "val", "repeat", "storage", "destination"),
+        _DATA,
+        examples=(f'search {_OUTPUTS} --pipeline "cms_op(p)" --trials 20',),
+    ),
+    "verify": Command("lightning_calib.cli.doctor:verify", former="doctor --hashes"),
+    "recommend": Command("lightning_calib.cli.recommend:recommend", former="show"),
+    "compare": Command("lightning_calib.cli.compare:compare", former="show --candidates"),
 }
 
 
@@ -49,8 +165,8 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code. Bad input gives 2 and a message without a traceback; the environment variable
         ``LIGHTNING_CALIB_TRACEBACK=1`` brings the traceback back.
     """
-    line = list(sys.argv[1:] if args is None else args)
-    return guarded(partial(_run, with_packaged(line, "calibrate")))
+    line = with_packaged(sys.argv[1:] if args is None else args, "calibrate")
+    return guarded(partial(_run, line), ["calibrate.py", *line])
 
 
 def _run(line: list[str]) -> int | None:
@@ -59,7 +175,8 @@ def _run(line: list[str]) -> int | None:
         return 0
     # The parser of one command is quick to build; options before the command, and completion, need them all.
     one = not completing and line[0] in COMMANDS
-    components = load({line[0]: COMMANDS[line[0]]} if one else COMMANDS)
+    names = [line[0]] if one else [name for name, entry in COMMANDS.items() if not getattr(entry, "former", "")]
+    components = {name: load(COMMANDS[name]) for name in names}
     from jsonargparse import auto_cli, set_parsing_settings
 
     from lightning_calib.cli.parser import Parser
@@ -73,6 +190,6 @@ def _run(line: list[str]) -> int | None:
 
         set_parsing_settings(subclasses_disabled=[Trainer, TrainerOptions])  # --trainer.devices, not a class path
     code: int | None = auto_cli(
-        components, args=line, as_positional=False, parser_class=Parser, prog=named("calibrate.py")
+        components, args=full_help(line), as_positional=False, parser_class=Parser, prog=named("calibrate.py")
     )
     return code

@@ -1,11 +1,13 @@
 """``calibrate.py compare``: is one pipeline better than another, or is that noise?"""
 
 import json as json_format
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
+from lightning_calib.experiment.comparisons import Comparison
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import paired_comparisons
 from lightning_calib.kit.files import plain
@@ -29,20 +31,32 @@ def compare(
 
     Args:
         calibration: folder that calibrate.py run wrote, such as runs/camvid/calibration.
-        candidates: pipelines to compare, as a list or parted by commas; by default all of the run.
+        candidates: pipelines to compare, as a list or with commas in between; by default all of the run.
         reference: what each is compared with; by default the uncalibrated ensemble, pooled as the candidate is.
         metrics: what is compared.
         json: print the comparisons as JSON.
     """
-    results = Results(calibration)
-    pairs = _pairs(results, candidates, reference)
-    keys = [(FAMILY, *pair, metric) for pair in pairs for metric in metrics]
-    entries = [asdict(found) for found in paired_comparisons(results, keys)]
-    if not entries:
-        raise ValueError(f"no two of these pipelines have scores in a common repeat of {calibration}; run them again")
-    told = plain(entries, digits=10)
+    told = plain([asdict(found) for found in compared(calibration, candidates, reference, metrics)], digits=10)
     print(json_format.dumps(told) if json else comparison_table(told).to_markdown(), end="\n" if json else "")
     return 0
+
+
+def compared(
+    calibration: Path, candidates: Pipelines | None, reference: str | None, metrics: Sequence[str]
+) -> list[Comparison]:
+    """Compare pipelines of a run with a reference, or with the uncalibrated ensemble.
+
+    Raises:
+        ValueError: where the run lacks one of them, or no two have scores in a common repeat.
+    """
+    if wrong := set(metrics) - set(get_args(Metric)):
+        raise ValueError(f"metrics: {', '.join(sorted(wrong))} cannot be compared; there are {get_args(Metric)}")
+    results = Results(calibration)
+    pairs = _pairs(results, candidates, reference)
+    found = paired_comparisons(results, [(FAMILY, *pair, metric) for pair in pairs for metric in metrics])
+    if not found:
+        raise ValueError(f"no two of these pipelines have scores in a common repeat of {calibration}; run them again")
+    return found
 
 
 def _pairs(results: Results, candidates: Pipelines | None, reference: str | None) -> list[tuple[str, str]]:

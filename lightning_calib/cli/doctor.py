@@ -4,7 +4,7 @@ import json as json_format
 import sys
 from pathlib import Path
 
-from lightning_calib.cli.errors import named
+from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor import QUICK_CASES, VOXELS, Finding, examine, has_errors
 from lightning_calib.outputs.doctor.images import hash_folder
 from lightning_calib.outputs.manifest import StoreError
@@ -18,6 +18,7 @@ def doctor(
     voxels: int | None = VOXELS,
     cases: int | None = None,
     seed: int = 0,
+    hashes: bool = False,
     json: bool = False,
 ) -> int:
     """Examine frozen outputs for the mistakes that make calibration meaningless.
@@ -31,6 +32,7 @@ def doctor(
         voxels: voxels to look at in each case, about; null for all.
         cases: cases to look at; null for all.
         seed: seed of the draw of voxels and cases.
+        hashes: also read every file whole, and compare its hash with that of the manifest.
         json: print the findings as JSON.
 
     Returns:
@@ -41,7 +43,7 @@ def doctor(
     pool = None if pool_images is None else hash_folder(pool_images)
     training = None if training_images is None else hash_folder(training_images)
     store = OutputStore(outputs)
-    findings = examine(store, voxels, cases, seed, pool, training)
+    findings = [*(_changed(store) if hashes else []), *examine(store, voxels, cases, seed, pool, training)]
     if json:
         facts = {"outputs": str(outputs), "cases": len(store), "ok": not has_errors(findings)}
         print(json_format.dumps(facts | {"findings": [finding.describe() for finding in findings]}, indent=1))
@@ -72,6 +74,16 @@ def verify(outputs: Path, json: bool = False) -> int:
     else:
         print(problem or f"{outputs}: {cases} cases, all as the manifest records them")
     return 1 if problem else 0
+
+
+def _changed(store: OutputStore) -> list[Finding]:
+    """Files whose content is not what the manifest records."""
+    try:
+        store.verify()
+    except StoreError as error:
+        cause = "a file was copied in part, edited, or written by another run"
+        return [Finding("changed_files", "error", named(str(error)), cause, "predict or import these cases again")]
+    return []
 
 
 def table(findings: list[Finding]) -> str:

@@ -1,10 +1,13 @@
 """What users read when something goes wrong: the message first, a few lines, no traceback."""
 
 import os
-import re
+import shlex
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+
+from lightning_calib.kit.mend import Mendable
+from lightning_calib.kit.program import named
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"  # environment variable: 1 brings tracebacks back
 LISTED = 10
@@ -12,14 +15,28 @@ INTERRUPTED = 130  # what shells say after Ctrl-C
 _WRAPPED = "Does not validate against any of the Union subtypes"  # jsonargparse around what a class said
 
 
-def guarded(work: Callable[[], int | None]) -> int:
-    """Do what a command asks for; its exit code, 2 where something that the user can mend stands in the way."""
+_ASKED: ContextVar[tuple[str, ...]] = ContextVar("the command line", default=())
+
+
+def guarded(work: Callable[[], int | None], line: Sequence[str] = ()) -> int:
+    """Do what a command asks for.
+
+    Args:
+        work: the command.
+        line: the program and its command line, so that messages can print it corrected.
+
+    Returns:
+        Its exit code, 2 where something that the user can mend stands in the way.
+    """
+    _ASKED.set(tuple(line))
     try:
         return work() or 0
     except (ValueError, OSError, ImportError) as problem:
         if os.environ.get(TRACEBACK):
             raise
         print(f"error: {told(problem)}", file=sys.stderr)
+        if isinstance(problem, Mendable) and (better := corrected({}, problem.options)):
+            print(f"try: {better}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _interrupted()
@@ -41,16 +58,30 @@ def told(problem: BaseException) -> str:
     return "\n".join([*lines[: last + 1], f"... and {len(items) - LISTED} more"])
 
 
-def named(text: str) -> str:
-    """Text in which our programs are called as this one was: ``train.py fit`` or ``lightning-calib train fit``."""
-    started = Path(sys.argv[0])
-    if started.parts[-2:] == ("lightning_calib", "__main__.py"):
-        program = "python -m lightning_calib"
-    elif started.stem == "lightning-calib":
-        program = started.stem
-    else:
-        return text
-    return re.sub(r"(?<![\w/])(train|calibrate)\.py\b", rf"{program} \1", text)
+def corrected(words: Mapping[str, str], options: Mapping[str, str] | None = None) -> str:
+    """The command line that was meant, to be copied; empty where nothing of the line would change.
+
+    Args:
+        words: what to put in place of words of the line, or of options' names, dashes included.
+        options: values of options, by name without dashes; replaced where they are written, else added.
+    """
+    line: list[str] = []
+    for word in _ASKED.get():
+        name, equals, value = word.partition("=")
+        line.append(words.get(word, words.get(name, name) + equals + value))
+    for option, value in (options or {}).items():
+        line = [*_without(line, f"--{option}"), f"--{option}", value]
+    return named(shlex.join(line)) if tuple(line) != _ASKED.get() else ""
+
+
+def _without(line: Sequence[str], option: str) -> list[str]:
+    """A command line without an option and its value."""
+    follows = [False, *(word == option for word in line[:-1])]
+    return [
+        word
+        for word, value in zip(line, follows, strict=True)
+        if not value and word != option and not word.startswith(f"{option}=")
+    ]
 
 
 def _interrupted() -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from lightning_calib.cli.plain_help import PlainHelp
 from lightning_calib.executors.base import COMMON, EXECUTORS
 
 EXECUTOR = "--executor"
@@ -36,7 +37,7 @@ def executors_help() -> str:
     """The options of every executor that has any."""
     parts = []
     for name in EXECUTORS:
-        parser = ArgumentParser(usage="", add_help=False)
+        parser = ArgumentParser(usage="", add_help=False, formatter_class=PlainHelp)
         parser.add_class_arguments(EXECUTORS[name], "executor", skip=set(COMMON), instantiate=False)
         _, _, options = parser.format_help().partition("--executor CONFIG")
         listed = options.partition("\n")[2]

@@ -12,6 +12,7 @@ from lightning_calib.outputs.doctor.images import files_below
 from lightning_calib.outputs.imports.folder import ArrayFolders
 from lightning_calib.outputs.imports.loop import CaseSource, import_cases
 from lightning_calib.outputs.imports.nnunet import BACKGROUND, DatasetFacts, image_files
+from lightning_calib.outputs.imports.nnunet_folds import OutOfFold
 from lightning_calib.outputs.imports.nnunet_model import FoldPredictor
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
 from lightning_calib.outputs.manifest import Keep, Manifest, Representation, StoreDtype, StoreError
@@ -70,6 +71,8 @@ def import_nnunet(
     model: Path | None = None,
     images: Path | None = None,
     trust_model_folder: bool = False,
+    cross_validation: bool = False,
+    splits_json: Path | None = None,
     training_images: Path | None = None,
     dataset_json: Path | None = None,
     group_regex: str | None = None,
@@ -85,6 +88,9 @@ def import_nnunet(
     that nnUNetv2_predict --save_probabilities wrote, one a fold (log-probabilities). The cases must be ones that no
     fold was trained on. Of region-based models every region becomes a store of two classes beside the store.
 
+    With --cross_validation the cases are those of the training, each from the one fold that was not trained on it: the
+    probabilities in fold_k/validation or, with --images, logits predicted anew.
+
     Args:
         outputs: folder of the store to write, such as runs/mine/outputs.
         targets: folder of label files, such as labelsTs.
@@ -92,6 +98,8 @@ def import_nnunet(
         model: trained model, the folder with plans.json, dataset.json and fold_0, fold_1, ...
         images: folder of images named <case>_0000.nii.gz, such as imagesTs.
         trust_model_folder: say true to load checkpoints: nnU-Net unpickles them, which can run any program.
+        cross_validation: take each training case from the fold that held it out, out of --model.
+        splits_json: nnU-Net's splits_final.json; by default in --model or nnUNet_preprocessed/<dataset>.
         training_images: folder of the images that the folds were trained on, to look for ones that are also here.
         dataset_json: nnU-Net's facts on the data set; by default the one beside the predictions or the model.
         group_regex: expression whose parentheses find in a case's name what must stay together, such as "^(p[0-9]+)_";
@@ -107,8 +115,16 @@ def import_nnunet(
     """
     if (predictions is None) == (model is None):
         raise StoreError("name either --predictions (folders of probabilities) or --model and --images, not both")
-    source: ProbabilityFolders | FoldPredictor
-    if model is None:
+    source: ProbabilityFolders | FoldPredictor | OutOfFold
+    if cross_validation:
+        if model is None or training_images is not None:
+            raise StoreError(
+                "--cross_validation takes the training cases of --model: no --predictions, no --training_images"
+            )
+        source = OutOfFold(
+            model, targets, images, splits_json, dataset_json=dataset_json, trusted=trust_model_folder, **prediction
+        )
+    elif model is None:
         source = ProbabilityFolders(predictions or [], targets, dataset_json)
     elif images is None:
         raise StoreError("--model needs --images, the folder of images to predict")
@@ -116,10 +132,10 @@ def import_nnunet(
         source = FoldPredictor(
             model, images, targets, dataset_json=dataset_json, trusted=trust_model_folder, **prediction
         )
-    representation: Representation = "log_probs" if model is None and not source.facts.regions else "logits"
     remembered = _images(source.case_ids, images, training_images, source.facts.file_ending)
     groups = _groups(source, group_regex, groups_csv, group_level)
-    return write_store(outputs, source, source.facts, representation, BACKGROUND, remembered, groups, keep, dtype)
+    facts, kept = source.facts, source.representation
+    return write_store(outputs, source, facts, kept, BACKGROUND, remembered, groups, keep, dtype)
 
 
 def _groups(source: CaseSource, pattern: str | None, table: Path | None, level: str | None) -> Grouping:
@@ -180,6 +196,7 @@ def write_store(
         group_levels=groups.levels,
         group_level=groups.whole,
         regions=facts.regions,
+        folds=source.fold_records(),
     )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -197,7 +214,8 @@ def say_store(outputs: Path, manifest: Manifest) -> None:
     """Print what a store holds, and where the views of its regions are."""
     size = sum(case.size for case in manifest.cases) / 1e6
     channels = f"{len(manifest.regions)} regions" if manifest.regions else f"{manifest.num_classes} classes"
-    print(f"{outputs}: {len(manifest.cases)} cases, {manifest.num_members} members, {channels}, {size:,.1f} MB")
+    members = f"out of {len(manifest.folds)} folds" if manifest.out_of_fold else f"{manifest.num_members} members"
+    print(f"{outputs}: {len(manifest.cases)} cases, {members}, {channels}, {size:,.1f} MB")
     for region in manifest.regions:
         print(f"  {region.name}: labels {', '.join(map(str, region.labels))} ({view_folder(outputs, region)})")
 

@@ -11,13 +11,18 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from lightning_calib.cli.errors import TRACEBACK, named
+from lightning_calib.cli.errors import TRACEBACK, corrected
 from lightning_calib.cli.executors import EXECUTOR, executor_action, executors_help
+from lightning_calib.cli.plain_help import PlainHelp
+from lightning_calib.kit.program import named
 
 # What jsonargparse says about its own ways of trying.
 _NOISE = re.compile(r"\s*(Does not validate|Subtypes:|Errors:|- Expected a <class 'NoneType'>|Given value)")
 _OPTION = re.compile(r"(?:unrecognized arguments: --|ption ')([\w.]+)")
+_WRITTEN = re.compile(r"unrecognized arguments: --([\w.]+)")
 _GROUP = re.compile(r"Group '([\w.]+)' does not")
+_MISSING = re.compile(r"the following arguments are required: ([\w.]+).*")  # keys begin with the command
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "Path": "a path"}
 _CLASS = re.compile(r"class_path '([\w.]+)'")
 
 
@@ -25,19 +30,31 @@ class BriefErrors(ArgumentParser):
     """Parser that takes no abbreviations and names the nearest option where it refuses one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **(options | {"allow_abbrev": False}))  # --repeat is not --repeats
+        fixed = {"allow_abbrev": False, "formatter_class": PlainHelp}  # --repeat is not --repeats
+        super().__init__(*args, **(options | fixed))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Say what is wrong, the message first, and exit with 2."""
         if os.environ.get(TRACEBACK) or not self.exit_on_error:  # parsers inside hand it up
             super().error(message, ex)
         parser = getattr(ex, "subcommand_parser", None) or self
-        lines = [line for line in message.splitlines() if not _NOISE.match(line)]
+        lines = [_plain(line) for line in message.splitlines() if not _NOISE.match(line)]
         if near := nearest(message, parser):
             lines.append(f"did you mean {near}?")
-        lines.append(f"({parser.prog.replace(' [options]', '')} --help lists the options)")
+            lines += self._tried(message, near)
+        program = parser.prog.replace(" [options]", "")
+        if (missing := _MISSING.match(message)) is not None:
+            program = " ".join([program, *missing[1].split(".")[:-1]])
+        lines.append(f"({program} --help lists the options)")
         print(named("error: " + "\n".join(lines)), file=sys.stderr)
         self.exit(2)
+
+    @staticmethod
+    def _tried(message: str, near: str) -> list[str]:
+        """The corrected command, where the option was written on the command line."""
+        refused = _WRITTEN.search(message)
+        line = refused and corrected({f"--{refused[1]}": f"--{near}"})
+        return [f"try: {line}"] if line else []
 
     def add_argument(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as the parent has it
         """Add an argument; that of the executor takes its options one by one, too."""
@@ -60,6 +77,19 @@ class Parser(BriefErrors):
         if options.get("type") is bool:
             options |= {"nargs": "?", "const": True}
         return super().add_argument(*args, **options)
+
+
+def _plain(line: str) -> str:
+    """A line of jsonargparse's, without Python's names of types."""
+    line = re.sub(
+        r"(?:Expected an? )?<class '(\w+)'>", lambda found: f"Expected {_KINDS.get(found[1], found[1])}", line
+    )
+    line = re.sub(r'^Parser key "([\w.]+)":', r"--\1:", line)
+    missing = _MISSING.match(line)
+    if missing is None:
+        return line
+    options = [f"--{key.rpartition('.')[2]}" for key in missing[0].rpartition(": ")[2].split(", ")]
+    return f"{' and '.join(options)} must be given"
 
 
 def nearest(message: str, parser: ArgumentParser) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lightning_calib.experiment.advice import (
+    GroupAdvice,
     Preserve,
     Recommendation,
     describe,
@@ -13,6 +14,9 @@ from lightning_calib.experiment.advice import (
     stored_group_advice,
 )
 from lightning_calib.kit.files import plain
+
+# What to deploy, and the number of repeats behind it (0 where groups chose).
+Advice = tuple[Recommendation | GroupAdvice, int]
 
 
 def recommend(
@@ -26,14 +30,24 @@ def recommend(
         translation_invariant: take only pipelines to which shifts of the logits do not matter.
         json: print the recommendation as JSON.
     """
+    advice = advised(calibration, preserve, translation_invariant)
+    print(json_format.dumps(plain(asdict(advice[0]), digits=10)) if json else told(advice))
+    return 0
+
+
+def advised(calibration: Path, preserve: Preserve, translation_invariant: bool) -> Advice:
+    """What a run recommends: as its summary has it or, where that holds none, computed."""
     selected = stored_group_advice(calibration, preserve)
     if selected is not None:
-        print(json_format.dumps(plain(asdict(selected), digits=10)) if json else describe_groups(selected))
-        return 0
+        return selected, 0
     stored = stored_advice(calibration, preserve) if translation_invariant else None
-    found, repeats = stored or _computed(calibration, preserve, translation_invariant)
-    print(json_format.dumps(plain(asdict(found), digits=10)) if json else describe(found, repeats))
-    return 0
+    return stored or _computed(calibration, preserve, translation_invariant)
+
+
+def told(advice: Advice) -> str:
+    """The recommendation in a few lines."""
+    found, repeats = advice
+    return describe_groups(found) if isinstance(found, GroupAdvice) else describe(found, repeats)
 
 
 def _computed(calibration: Path, preserve: Preserve, translation_invariant: bool) -> tuple[Recommendation, int]:

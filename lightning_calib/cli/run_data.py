@@ -65,6 +65,38 @@ def settle_pool(
     return {case.case_id: known[case.case_id] for case in pool}
 
 
+def settle_out_of_fold(
+    data: SegmentationDataModule, run: RunFolder, members: Sequence[MemberFolder], new: NewCases
+) -> tuple[dict[str, int], dict[str, Content]]:
+    """Divide the data as the run has begun with, and make the training side the pool set.
+
+    Args:
+        data: the data; takes the division on.
+        run: the run.
+        members: the member of each fold, in their order.
+        new: part of the cases that were not there when the run began.
+
+    Returns:
+        Which member scores each case, and what the cases are made of.
+
+    Raises:
+        RunError: where a member was trained on a case of its fold, or does not say what it was trained on.
+    """
+    _settle(data, run, new)
+    fold_of = data.out_of_fold()
+    known = contents(data.splits.pool)
+    for number, member in enumerate(members):
+        seen = member.trained_on(("train",))
+        held = {case_id: known[case_id] for case_id, fold in fold_of.items() if fold == number}
+        if seen is None or (twins := copies(held, seen)):
+            told = "did not write down its cases" if seen is None else f"was trained on {listed(twins)} of this fold"
+            raise RunError(
+                f"{member.path} is to score fold {number} of {len(members)}, but {told}: train all members on the same "
+                "data with the same folds, and give copies of an image one group"
+            )
+    return fold_of, known
+
+
 def trained_cases(members: Sequence[MemberFolder]) -> dict[str, Content]:
     """What the members were trained on; those of earlier versions, which did not write it down, are told."""
     found: dict[str, Content] = {}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from lightning_calib.datasets.cases import Splits
-from lightning_calib.datasets.content import TRAINED_ON, Content, load_training, save_training
+from lightning_calib.datasets.content import TRAINED_ON, TRAINING_SIDE, Content, load_training, save_training
 from lightning_calib.datasets.registry import current_class_paths
 from lightning_calib.kit.files import locked, sha256, write_json
 from lightning_calib.kit.nested import differences, leaves
@@ -78,9 +78,9 @@ class MemberFolder:
                 "name another run, or remove the member's folder"
             )
 
-    def trained_on(self) -> dict[str, Content] | None:
+    def trained_on(self, parts: Sequence[str] = TRAINING_SIDE) -> dict[str, Content] | None:
         """Cases of training and validation, and what they are made of; None where that was not written down."""
-        return load_training(self.path / TRAINED_ON)
+        return load_training(self.path / TRAINED_ON, parts)
 
     def write_training(self, splits: Splits, known: Mapping[str, Content]) -> None:
         """Write down what the member is trained on."""
@@ -102,6 +102,11 @@ class RunFolder:
     def outputs(self) -> Path:
         """The output store."""
         return self.path / "outputs"
+
+    @property
+    def out_of_fold(self) -> Path:
+        """The output store of the training side, each case scored by the network that was not trained on it."""
+        return self.path / "out_of_fold"
 
     @property
     def split(self) -> Path:
@@ -128,6 +133,22 @@ class RunFolder:
                 "again, or choose others by --outputs.members"
             )
         return chosen
+
+    def of_folds(self, members: Sequence[MemberFolder], count: int) -> list[MemberFolder]:
+        """The first member of each fold, in the order of the folds.
+
+        Raises:
+            RunError: naming the folds that no member was trained without.
+        """
+        found: dict[int, MemberFolder] = {}
+        for member in members:
+            found.setdefault(int(member.name) % count, member)
+        if missing := [str(fold) for fold in range(count) if fold not in found]:
+            raise RunError(
+                f"no finished member of {self.path} was trained without fold {', '.join(missing)} of {count}: train "
+                f"{count} members with `train.py ensemble`"
+            )
+        return [found[fold] for fold in range(count)]
 
     def records(self, members: Sequence[MemberFolder], which: Checkpoint) -> list[Member]:
         """What an output store says about members: name, checkpoint and its hash."""

@@ -1,4 +1,4 @@
-"""``calibrate.py study``: one command a study, with the options and the help of its ``run``."""
+"""``calibrate.py study``: answer a further question from the files of a run; ``study --help`` lists the questions."""
 
 import inspect
 import json as json_format
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     """``COMMANDS``, made when they are asked for: what is registered later is there, too."""
     if name != "COMMANDS":
         raise AttributeError(f"{__name__} has no {name}")
-    told = "The paper's further tables and figures, from the files of a run."
+    told = "Answer a further question from the files of a run."
     return {"_help": told, **{name: command(STUDIES[name]) for name in STUDIES}}
 
 

@@ -68,6 +68,7 @@ class MemberTrainer(Trainer):
         *args: Any,
         corruption: Severity | None = None,
         corruption_seed: int = 0,
+        out_of_fold: bool = False,
         executor: str | dict[str, Any] | None = None,
         parallel: int | None = None,
         **options: Any,
@@ -79,13 +80,16 @@ class MemberTrainer(Trainer):
             corruption: change every image of the pool set first, mildly or strongly, for the study of shifts; the
                 outputs go to a folder named outputs-mild or outputs-strong.
             corruption_seed: seed of which image is changed how.
+            out_of_fold: predict the cases of the training side in place of the pool set, each by the one network that
+                was not trained on it (members trained with data.init_args.folds); the outputs go to the folder
+                out_of_fold.
             executor: predict shards of the cases as jobs: local, ray, or the name of another executor; by default all
                 cases are predicted in this process.
             parallel: jobs at a time; by default one a core.
             **options: those of Lightning's Trainer.
         """
-        if corruption is not None or executor is not None:
-            raise RunError("shards are predicted and images are corrupted from the command line: train.py predict")
+        if corruption is not None or executor is not None or out_of_fold:
+            raise RunError("corruption, out_of_fold and executor are options of the command line: train.py predict")
         return super().predict(*args, **options)
 
     def ensemble(

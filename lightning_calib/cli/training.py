@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -22,10 +22,16 @@ from lightning_calib.callbacks.outputs import StoreOutputs, say_finished
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.corrupted import corrupted
 from lightning_calib.cli.ensemble import Job, train_members
-from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.prediction import predict_by
-from lightning_calib.cli.run_data import ChangedData, refuse_changed, settle_pool, settle_training, trained_cases
+from lightning_calib.cli.run_data import (
+    ChangedData,
+    refuse_changed,
+    settle_out_of_fold,
+    settle_pool,
+    settle_training,
+    trained_cases,
+)
 from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError, RunFolder
 from lightning_calib.cli.trainer import (
     LOGGERS,
@@ -46,7 +52,11 @@ from lightning_calib.executors.base import make_executor
 from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
 from lightning_calib.kit.noise import quiet
+from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor.images import remember_images
+from lightning_calib.outputs.folds import MEMBER as OUT_OF_FOLD
+from lightning_calib.outputs.folds import Fold
+from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.tasks.prediction import EnsemblePrediction
 from lightning_calib.tasks.segmentation import SegmentationTask
@@ -172,7 +182,7 @@ class TrainCLI(LightningCLI):
             known = settle_training(datamodule, self.run, self.options.new_cases, _first_process())
             if _first_process():
                 refuse_changed(self.run, known, self.options.changed_data)
-                self.member.write_training(datamodule.splits, known)
+                self.member.write_training(datamodule.parts, known)
             rank_zero_info(datamodule.summary())
             last = self.member.checkpoint("last")
             resume = ckpt_path or (str(last) if last.is_file() else None)
@@ -197,17 +207,23 @@ class TrainCLI(LightningCLI):
         datamodule: SegmentationDataModule,
         corruption: Severity | None = None,
         corruption_seed: int = 0,
+        out_of_fold: bool = False,
         executor: str | dict[str, Any] | None = None,
         parallel: int | None = None,
     ) -> None:
         """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
         preprocessing = self._preprocessing(model, datamodule)  # of clean images
-        place = corrupted(datamodule, self.run.outputs, corruption, corruption_seed)
+        outputs = self.run.out_of_fold if out_of_fold else self.run.outputs
+        place = corrupted(datamodule, outputs, corruption, corruption_seed)
         options: OutputOptions = self._get(self.config_init, "outputs")
-        members = self.run.members(options.members)
-        driver = _first_process() and self.cases is None
-        trained = trained_cases(members)
-        made_of = settle_pool(datamodule, self.run, trained, self.options.new_cases, write=driver)
+        members, fold_of = self.run.members(options.members), None
+        if out_of_fold:
+            members = self.run.of_folds(members, _folds(datamodule))
+            fold_of, made_of = settle_out_of_fold(datamodule, self.run, members, self.options.new_cases)
+            trained = {}  # every image was in the training of the other networks
+        else:
+            driver, trained = _first_process() and self.cases is None, trained_cases(members)
+            made_of = settle_pool(datamodule, self.run, trained, self.options.new_cases, write=driver)
         rank_zero_info(f"{datamodule.summary()}\n{len(members)} members of {self.run.path}")
         if note := precision_note(self.trainer.precision):
             rank_zero_warn(note)
@@ -217,7 +233,7 @@ class TrainCLI(LightningCLI):
             dataset=place.dataset,
             class_names=datamodule.class_names,
             spatial_dims=datamodule.spatial_dims,
-            members=self.run.records(members, options.checkpoint),
+            **_networks(self.run.records(members, options.checkpoint), fold_of),
             background=datamodule.background,
             ignore_index=datamodule.ignore_index,
             keep=options.keep,
@@ -230,7 +246,7 @@ class TrainCLI(LightningCLI):
         )
         if executor is None:
             checkpoints = {member.name: member.checkpoint(options.checkpoint) for member in members}
-            self._predict_here(EnsemblePrediction.load(model, checkpoints), datamodule, open_writer)
+            self._predict_here(EnsemblePrediction.load(model, checkpoints, fold_of), datamodule, open_writer)
         else:
             config = self._keep_options("predict.yaml")
             chosen = make_executor(executor, parallel, int(os.environ.get("OMP_NUM_THREADS") or 1), quiet)
@@ -321,6 +337,22 @@ def members_room(executor: str | dict[str, Any], parallel: int | None, gpus: int
         return parallel, int(given or options.get("cpus", 1))
     places = parallel or max(gpus, 1)
     return places, int(given or max(1, available_cores() // places))
+
+
+def _folds(data: SegmentationDataModule) -> int:
+    """Number of folds of the data."""
+    if data.folds is None:
+        raise RunError(f"{data.where} has no folds: train the members with data.init_args.folds")
+    return data.folds
+
+
+def _networks(records: list[Member], fold_of: Mapping[str, int] | None) -> dict[str, Any]:
+    """The networks of a store: all of them as members, or each one's fold of the cases."""
+    if fold_of is None:
+        return {"members": records}
+    cases = [tuple(case for case, fold in fold_of.items() if fold == number) for number in range(len(records))]
+    found = [Fold(m.name, own, m.checkpoint, m.sha256) for m, own in zip(records, cases, strict=True)]
+    return {"members": [Member(OUT_OF_FOLD)], "folds": found}
 
 
 def _first_process() -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from lightning_calib.datasets.cases import CASE, Case, DataError, Splits, level_
 from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
-from lightning_calib.datasets.splits import assert_disjoint, check_fraction
+from lightning_calib.datasets.splits import assert_disjoint, check_fraction, make_folds
 
 Sample = dict[str, Any]
 Stage = Literal["train", "val", "predict"]
@@ -65,6 +66,8 @@ class SegmentationDataModule(LightningDataModule):
             ensemble members differ by that alone.
         split_seed: seed of what belongs to which part; the same for all members of an ensemble.
         val_fraction: share of the training side that is held out for validation.
+        folds: cut the training side into so many folds in place of one division by ``val_fraction``: the network of
+            seed ``s`` trains without fold ``s mod folds``, which is its validation. Groups stay whole.
         samples_per_epoch: training samples an epoch; None for each case once.
         check: read every case before training starts, and refuse broken ones. What is found is cached.
 
@@ -97,15 +100,17 @@ class SegmentationDataModule(LightningDataModule):
         val_fraction: float = 0.1,
         samples_per_epoch: int | None = None,
         check: bool = True,
+        folds: int | None = None,
     ) -> None:
         super().__init__()
         at_least("batch_size", batch_size, 1)
         at_least("num_workers", num_workers, 0)
         at_least("samples_per_epoch", samples_per_epoch, 1)
+        at_least("folds", folds, 2)
         self.batch_size, self.num_workers = batch_size, num_workers
         self.seed, self.split_seed = seed, split_seed
         self.val_fraction = check_fraction(val_fraction, "val_fraction")
-        self.samples_per_epoch, self.check = samples_per_epoch, check
+        self.samples_per_epoch, self.check, self.folds = samples_per_epoch, check, folds
         self.splits = Splits([], [], [])
         self.facts: dict[str, CaseFacts] = {}
 
@@ -169,10 +174,38 @@ class SegmentationDataModule(LightningDataModule):
             raise DataError(found, self.where)
         assert_disjoint(splits)
         self.take(splits)
+        if self.folds is not None and len(self.fold_cases) < self.folds:
+            problem = f"folds = {self.folds}, but the training side has {len(self.fold_cases)} groups; ask for fewer"
+            raise DataError([problem], self.where)
 
     def take(self, splits: Splits) -> None:
         """Take parts on that were checked already, such as those of the run that they belong to."""
         self.splits = splits
+
+    @property
+    def fold_cases(self) -> list[list[Case]]:
+        """Cases of each fold of the training side; empty where there are no folds."""
+        if self.folds is None:
+            return []
+        depth = level_depth(self.group_levels, self.group_level)
+        side = sorted((*self.splits.train, *self.splits.val), key=lambda case: case.case_id)
+        groups = make_folds([case.group(depth) for case in side], self.split_seed, self.folds)
+        return [[case for case in side if case.group(depth) in names] for names in groups]
+
+    @property
+    def parts(self) -> Splits:
+        """The parts as the network of this seed knows them: of folds, one is its validation."""
+        if self.folds is None:
+            return self.splits
+        folds, own = self.fold_cases, self.sample_seed % self.folds
+        train = [case for number, fold in enumerate(folds) if number != own for case in fold]
+        return replace(self.splits, train=train, val=folds[own])
+
+    def out_of_fold(self) -> dict[str, int]:
+        """Make the training side the pool set, and say for each case which fold holds it."""
+        folds = self.fold_cases
+        self.take(replace(self.splits, pool=[case for fold in folds for case in fold]))
+        return {case.case_id: number for number, fold in enumerate(folds) for case in fold}
 
     @property
     def pool_ids(self) -> list[str]:
@@ -219,11 +252,12 @@ class SegmentationDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """Training batches; the order is new every epoch."""
-        return self._loader(self.splits.train, "train")
+        return self._loader(self.parts.train, "train")
 
     def val_dataloader(self) -> DataLoader[Sample] | list[DataLoader[Sample]]:
         """Validation batches, the same every epoch; none where no case is held out."""
-        return self._loader(self.splits.val, "val") if self.splits.val else []
+        held = self.parts.val
+        return self._loader(held, "val") if held else []
 
     def predict_dataloader(self) -> DataLoader[Sample]:
         """Whole cases of the pool set, one by one."""
@@ -246,7 +280,7 @@ class SegmentationDataModule(LightningDataModule):
     def summary(self) -> str:
         """What was found: parts, classes, and what was left out and why."""
         lines = [f"{self.where}: {self.spatial_dims}D, {self.in_channels} channels, {self.num_classes} classes"]
-        counts = {part: len(getattr(self.splits, part)) for part in ("train", "val", "pool")}
+        counts = {part: len(getattr(self.parts, part)) for part in ("train", "val", "pool")}
         lines.append(
             f"  {counts['train']} training, {counts['val']} validation, {counts['pool']} pool cases"
             + self._told_groups()

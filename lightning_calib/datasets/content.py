@@ -17,6 +17,7 @@ from lightning_calib.kit.files import FileError, digest, read_json, sha256, writ
 Content = dict[str, Any]
 
 TRAINED_ON = "cases.json"  # in a member's folder
+TRAINING_SIDE = ("train", "val")  # its parts
 
 
 def image_hash(path: Path) -> str:
@@ -123,13 +124,13 @@ def save_training(path: Path, train: Mapping[str, Content], val: Mapping[str, Co
     write_json(path, {"train": dict(train), "val": dict(val)})
 
 
-def load_training(path: Path) -> dict[str, Content] | None:
+def load_training(path: Path, parts: Sequence[str] = TRAINING_SIDE) -> dict[str, Content] | None:
     """Cases that a network was trained or chosen on; None where that was not written down."""
     if not path.is_file():
         return None
     remedy = f"{path} does not say what the member was trained on: bring it back from a copy, or train the member again"
     facts = read_json(path, remedy)
     try:
-        return {str(case_id): dict(content) for part in ("train", "val") for case_id, content in facts[part].items()}
+        return {str(case_id): dict(content) for part in parts for case_id, content in facts[part].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise FileError(remedy) from problem

@@ -1,5 +1,6 @@
 """A user's own images and masks in two folders."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ from lightning_calib.datasets.checks import CaseFacts
 from lightning_calib.datasets.groups import find_groups
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
-from lightning_calib.datasets.readers import PICTURES, VOLUMES, list_files, read_image
+from lightning_calib.datasets.readers import PICTURES, VOLUMES, Alpha, list_files
 from lightning_calib.datasets.splits import divide, divide_by_name
 from lightning_calib.datasets.transforms import Normalization
 
 
 class Folder(ImageDataModule):
-    """Images in ``images/`` and masks of the same names in ``masks/``: PNG, JPEG, TIFF, WebP, NPY.
+    """Images in ``images/`` and masks of the same names in ``masks/``: PNG, JPEG, TIFF, WebP, BMP, GIF, NPY.
 
     Args:
         root: folder of both.
@@ -36,6 +37,8 @@ class Folder(ImageDataModule):
             alone: networks may have seen other images of a group, and validation is drawn image by image.
         pool_fraction: share of the cases that form the pool set where there is no list.
         normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
+        alpha: transparency that differs from pixel to pixel: ``refuse`` it, ``drop`` it, or make it a ``band``.
+        channels_first: NPY images are ``(channels, H, W)``.
         all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
         options: those of :class:`~lightning_calib.datasets.images.ImageDataModule`.
     """
@@ -57,6 +60,8 @@ class Folder(ImageDataModule):
         pool_regex: str | None = None,
         pool_fraction: float = 0.3,
         normalize: Normalization | None = None,
+        alpha: Alpha = "refuse",
+        channels_first: bool = False,
         all_orientations: bool = False,
         **options: Any,
     ) -> None:
@@ -64,6 +69,7 @@ class Folder(ImageDataModule):
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background, self.any_orientation = ignore_label, background_class, all_orientations
         self.mask_values = check_values(mask_values, class_names)
+        self.picture_reader = ReadPicture(self.mask_values, ignore_label, alpha, channels_first)
         cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"))
         if not cases and list_files(self.root / images, VOLUMES):
             problems = [f"{self.root / images}: holds volumes; use lightning_calib.datasets.volume_folder.VolumeFolder"]
@@ -84,7 +90,7 @@ class Folder(ImageDataModule):
         """Take channels and normalisation from the first image that can be read."""
         for case in cases:
             try:
-                first = read_image(case.images[0])
+                first = self.picture_reader(replace(case, mask=None))[0]
             except (OSError, ValueError):  # the check of all files names it
                 continue
             self.in_channels = first.shape[2]
@@ -96,8 +102,8 @@ class Folder(ImageDataModule):
             return
 
     def recipe(self) -> str:
-        """Also depends on how masks are read, and on what the first image was."""
-        return super().recipe() + repr((self.mask_values, self.in_channels, self.normalization))
+        """Also depends on how files are read, and on what the first image was."""
+        return super().recipe() + repr((self.picture_reader, self.in_channels, self.normalization))
 
     def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Also refuses images of another kind than the first."""
@@ -108,7 +114,7 @@ class Folder(ImageDataModule):
 
     def reader(self) -> ReadImage:
         """Reads files."""
-        return ReadPicture(self.mask_values, self.ignore_index)
+        return self.picture_reader
 
 
 def check_values(values: list[int] | None, class_names: list[str]) -> tuple[int, ...] | None:

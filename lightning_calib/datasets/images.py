@@ -1,7 +1,7 @@
 """What all 2D DataModules share: the way from an image file to a batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.checks import CaseFacts, label_facts
-from lightning_calib.datasets.preprocessing import Preprocessing, record
-from lightning_calib.datasets.readers import read_image, read_labels
+from lightning_calib.datasets.preprocessing import LATER, Preprocessing, record
+from lightning_calib.datasets.readers import Alpha, read_image, read_labels
 from lightning_calib.datasets.sampling import SampleKey, generator
 from lightning_calib.datasets.transforms import Augmentation, ImageTransform, Normalization
 
@@ -29,14 +29,18 @@ class ReadPicture:
     Attributes:
         mask_values: what the mask files hold for class 0, 1, ...; None if the class numbers themselves.
         ignore_index: value that is kept as it is.
+        alpha: what becomes of transparency (see :func:`~lightning_calib.datasets.readers.read_image`).
+        channels_first: NPY images are ``(channels, H, W)``.
     """
 
     mask_values: tuple[int, ...] | None = None
     ignore_index: int | None = None
+    alpha: Alpha = field(default="refuse", metadata=LATER)
+    channels_first: bool = field(default=False, metadata=LATER)
 
     def __call__(self, case: Case) -> tuple[Array, Array]:
         """Raw image ``(H, W, channels)`` and class numbers ``(H, W)``."""
-        image = read_image(case.images[0])
+        image = read_image(case.images[0], self.alpha, self.channels_first)
         mask = read_labels(case, image.shape[:2])
         return image, mask if self.mask_values is None or case.mask is None else self.classes(mask, self.mask_values)
 
@@ -159,10 +163,23 @@ class ImageDataModule(SegmentationDataModule):
         """Facts on one case, see :meth:`describe`."""
         return self.describe(case, *self.reader()(case))
 
+    def summary(self) -> str:
+        """Also how many of the images are grey, where some are not."""
+        kinds = [facts["grey"] for facts in self.facts.values() if "grey" in facts]
+        grey, colour = sum(kinds), len(kinds) - sum(kinds)
+        told = f"\n  {grey} grey and {colour} colour images: grey ones have three equal channels"
+        return super().summary() + (told if grey and colour else "")
+
+    def recipe(self) -> str:
+        """Also depends on what is looked at; earlier versions cut off bits and bands."""
+        return super().recipe() + " pictures 2"
+
     def describe(self, case: Case, image: Array, target: Array) -> CaseFacts:
         """Size and class counts; raises if image and mask differ in size or a label is out of range."""
         if image.shape[:2] != target.shape:
-            raise ValueError(f"the image is {image.shape[:2]}, the mask {target.shape}; both must be the same")
+            first = "; set channels_first: true" if image.shape[1:] == target.shape else ""
+            raise ValueError(f"the image is {image.shape[:2]}, the mask {target.shape}; both must be the same{first}")
         if image.shape[2] != self.in_channels:
             raise ValueError(f"the image has {image.shape[2]} channels, the others {self.in_channels}")
-        return {"shape": list(target.shape), **label_facts(target, self.num_classes, self.ignore_index)}
+        grey = image.shape[2] == 3 and bool((image[..., :1] == image).all())
+        return {"shape": list(target.shape), "grey": grey, **label_facts(target, self.num_classes, self.ignore_index)}

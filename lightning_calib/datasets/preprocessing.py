@@ -21,6 +21,11 @@ from lightning_calib.kit.files import plain
 Recorded = dict[str, Any]  # {"name": ..., "options": {...}} of a reader
 
 
+# Of a reader's options that came later: written down where they are not the default, so that stores of earlier versions
+# are those of readers of now.
+LATER = {"later": True}
+
+
 class PreprocessingError(ValueError):
     """A reader cannot be recorded, or may not be imported; the message says what to do."""
 
@@ -156,7 +161,7 @@ def record(reader: Callable[..., Any]) -> Recorded:
     cls = type(reader) if made else reader
     place = f"{cls.__module__}.{cls.__qualname__}"
     try:
-        options = {f.name: getattr(reader, f.name) for f in fields(reader)} if is_dataclass(reader) else {}
+        options = _options(reader) if is_dataclass(reader) else {}
         if "<" in place or (made and not is_dataclass(reader)):
             raise TypeError("it is no function of a module and no dataclass")
         return {"name": READERS.name_of(cls) or place, "options": json.loads(json.dumps(plain(options)))}
@@ -165,6 +170,11 @@ def record(reader: Callable[..., Any]) -> Recorded:
             f"{place} cannot be written down ({problem}), so that new images could not be read as these were: make it "
             "a dataclass of plain options, or a function, at the top of a module"
         ) from problem
+
+
+def _options(reader: Any) -> dict[str, Any]:  # noqa: ANN401
+    values = {f.name: (f, getattr(reader, f.name)) for f in fields(reader)}
+    return {name: value for name, (f, value) in values.items() if not f.metadata.get("later") or value != f.default}
 
 
 def build(recorded: Recorded, trust: bool = False) -> Callable[..., Any]:

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.pictures import decode
 
 Array = NDArray[Any]
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp")
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif")
+Alpha = Literal["refuse", "drop", "band"]
 VOLUMES = (".nii.gz", ".nii")
 SUFFIXES = (*PICTURES, ".npy", *VOLUMES)
 
@@ -45,32 +46,47 @@ def list_files(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     return sorted(p for p in folder.iterdir() if suffix(p, suffixes) and not p.name.startswith("."))
 
 
-def _picture(path: Path) -> Image.Image:
-    with Image.open(path) as image:
-        image.load()
-        return image
+def read_image(path: Path, alpha: Alpha = "refuse", channels_first: bool = False) -> Array:
+    """A 2D image ``(H, W, channels)`` with all bits and bands of the file.
 
+    Grey pictures get three equal channels, so that they fit among colour ones. Types are the file's where transforms
+    know them (8 and 16 bits), float32 otherwise.
 
-def read_rgb(path: Path) -> Array:
-    """An 8-bit colour image ``(H, W, 3)``; grey images get three equal channels, transparency is dropped.
+    Args:
+        path: picture or NPY file.
+        alpha: what becomes of transparency that differs from pixel to pixel: an error, nothing, or one more channel.
+        channels_first: NPY files are ``(channels, H, W)``.
 
     Raises:
-        ValueError: if the file holds more than 8 bits a channel.
+        ValueError: for other shapes, transparency (see ``alpha``), and values that are no finite numbers.
     """
-    image = _picture(path)
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(f"{path}: {image.mode} holds more than 8 bits a channel; save it as NPY instead")
-    return np.asarray(image.convert("RGB"))
+    array = _array(path, channels_first) if suffix(path) == ".npy" else _bands(path, alpha)
+    if array.dtype not in (np.uint8, np.uint16):
+        array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{path}: not every pixel is a finite number; repair or leave out the case")
+    return array
 
 
-def read_image(path: Path) -> Array:
-    """A 2D image ``(H, W, channels)``: uint8 for pictures, the file's own type for NPY."""
-    if suffix(path) != ".npy":
-        return read_rgb(path)
+def _bands(path: Path, alpha: Alpha) -> Array:
+    picture = decode(path)
+    bands = np.repeat(picture.bands, 3, axis=2) if picture.bands.shape[2] == 1 else picture.bands
+    if picture.alpha is None or alpha == "drop":
+        return bands
+    if alpha == "refuse":
+        raise ValueError(
+            f"{path}: transparency that differs from pixel to pixel; set alpha: drop to look at the colours alone, or "
+            "alpha: band to make it a channel"
+        )
+    return np.concatenate([bands, picture.alpha[..., None].astype(bands.dtype)], axis=2)
+
+
+def _array(path: Path, channels_first: bool) -> Array:
     array = np.load(path, allow_pickle=False)
-    if array.ndim not in (2, 3):
-        raise ValueError(f"{path}: shape {array.shape}; a 2D image is (H, W) or (H, W, channels)")
-    return np.atleast_3d(array)
+    shape = "(channels, H, W)" if channels_first else "(H, W, channels)"
+    if array.ndim not in (2, 3) or array.dtype.kind not in "uifb":
+        raise ValueError(f"{path}: {array.dtype} of shape {array.shape}; a 2D image is (H, W) or {shape}, real numbers")
+    return np.atleast_3d(np.moveaxis(array, 0, 2) if channels_first and array.ndim == 3 else array)
 
 
 def read_mask(path: Path) -> Array:
@@ -82,16 +98,21 @@ def read_mask(path: Path) -> Array:
     if suffix(path) in VOLUMES:
         mask = read_nifti(path).array
     else:
-        mask = np.load(path, allow_pickle=False) if suffix(path) == ".npy" else np.asarray(_picture(path))
-        if suffix(path) != ".npy" and mask.ndim == 3:
-            if (mask[..., :1] != mask[..., :3]).any():
-                raise ValueError(f"{path}: a colour image; masks hold one class number a pixel")
-            mask = mask[..., 0]
+        mask = np.load(path, allow_pickle=False) if suffix(path) == ".npy" else _labels(path)
     if mask.dtype.kind == "f":
         if (mask != np.rint(mask)).any():
             raise ValueError(f"{path}: fractions such as {mask[mask != np.rint(mask)][0]}; masks hold class numbers")
         mask = mask.astype(np.int64)
     return mask.astype(np.uint8) if mask.dtype == bool else mask
+
+
+def _labels(path: Path) -> Array:
+    picture = decode(path)
+    if picture.indices is not None:
+        return picture.indices
+    if (picture.bands[..., :1] != picture.bands).any():
+        raise ValueError(f"{path}: a colour image; masks hold one class number a pixel")
+    return picture.bands[..., 0]
 
 
 def read_labels(case: Case, shape: tuple[int, ...]) -> Array:

@@ -80,6 +80,19 @@ def by_group(groups: Mapping[str, str], fraction: float, seed: int) -> Parts:
     return _part(groups, {i for i, name in groups.items() if name in taken})
 
 
+def make_folds(groups: Sequence[str], seed: int, folds: int) -> list[tuple[str, ...]]:
+    """Groups dealt out to folds at random, as evenly as they go.
+
+    Example:
+        >>> [len(fold) for fold in make_folds([str(i) for i in range(11)], seed=0, folds=4)]
+        [3, 3, 3, 2]
+    """
+    names = sorted(set(groups))
+    order = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
+    count = min(folds, len(names))
+    return [tuple(sorted(order[start::count])) for start in range(count)]
+
+
 def by_list(ids: Iterable[str], path: Path) -> Parts:
     """Hold out the ids of a text file, one a line; blank lines and lines that start with # do not count.
 

@@ -10,6 +10,7 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.kit.files import atomic_path, write_text
 from lightning_calib.kit.tables import Table
 from lightning_calib.metrics.score import main_scores
+from lightning_calib.outputs.folds import SENTENCE
 from lightning_calib.report.figures import reliability_figure
 from lightning_calib.report.sections.curves import BINS, pooled_curve
 
@@ -42,6 +43,7 @@ def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
         _KEEPS[pipeline.preserves]
         + (" Shifts of the logits change nothing." if pipeline.translation_invariant else ""),
         "## Expected performance",
+        *([f"**{SENTENCE}**"] if deployment.out_of_fold else []),
         *(_selected(deployment, results) or (_performance(results), score_table(deployment, results))),
         f"![Reliability diagram]({DIAGRAM})",
         "## What it is",
@@ -106,11 +108,12 @@ def _facts(deployment: Deployment) -> str:
     fit = deployment.fit
     where = "all pool cases" if fit["cases"] == "all" else f"cal and val of repeat {fit['repeat']}"
     values = ", ".join(f"{key} = {value:g}" for key, value in fit["hyperparameters"].items()) or "none"
+    folds = f", out of {fit['folds']} folds" if deployment.out_of_fold else ""
     members = [f"{m.name} (`{m.checkpoint or 'outputs only'}`, sha256 `{m.sha256[:12]}`)" for m in deployment.members]
     rows = [
         f"- classes: {', '.join(deployment.class_names)}",
         f"- members: {', '.join(members)}",
-        f"- fitted on: {fit['num_cases']} cases ({where}); hyperparameters: {values}",
+        f"- fitted on: {fit['num_cases']} cases ({where}{folds}); hyperparameters: {values}",
         f"- images: {'taken' if deployment.network else 'not taken, only stored member outputs'}",
         f"- written by: {', '.join(f'{name} {number}' for name, number in deployment.versions.items())}",
     ]

@@ -75,6 +75,7 @@ def deploy(
     seen = StoredCases(store, name.pooling)
     save_statistics(folder / REFERENCE, (case_statistics(seen, case_id, ensemble) for case_id in reference))
     fit |= {"outputs_sha256": sha256(store.path / MANIFEST)}
+    fit |= {"folds": len(store.manifest.folds)} if store.manifest.out_of_fold else {}
     deployment = describe(results, store, folder, str(name), fit, taken)
     write_card(folder, deployment, results)
     deployment.save(folder)

@@ -1,6 +1,7 @@
 """The folder of a deployed pipeline: ``deployment.json`` and the files that it names."""
 
 import os
+import warnings
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -8,6 +9,7 @@ from typing import Any, Self
 from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.kit.files import FileError, read_json, sha256, write_json
+from lightning_calib.outputs.folds import SENTENCE
 from lightning_calib.outputs.manifest import Manifest, Member, Representation
 
 FORMAT_VERSION = 2
@@ -67,6 +69,11 @@ class Deployment:
         """Number of classes."""
         return len(self.class_names)
 
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether the cases of the fit were scored by different networks, each by one that it was not trained on."""
+        return "folds" in self.fit
+
     def save(self, folder: Path) -> None:
         """Write ``deployment.json``, the last file of the folder: it says that the others are whole."""
         write_json(folder / DEPLOYMENT, asdict(self))
@@ -125,8 +132,12 @@ class Deployment:
         return {member.name: path for member, path in zip(self.members, paths, strict=True)}
 
     def refuse_others(self, manifest: Manifest, where: Path) -> None:
-        """Stop where a store's outputs are not of the kind that the pipeline was fitted on."""
-        ours = (self.class_names, self.spatial_dims, self.representation, len(self.members))
+        """Stop where a store's outputs are not of the kind that the pipeline was fitted on.
+
+        What was fitted out of fold is taken for any number of networks, with a warning for more than one.
+        """
+        networks = manifest.num_members if self.out_of_fold else len(self.members)
+        ours = (self.class_names, self.spatial_dims, self.representation, networks)
         theirs = (manifest.class_names, manifest.spatial_dims, manifest.representation, manifest.num_members)
         names = ("class_names", "spatial_dims", "representation", "num_members")
         differing = [
@@ -136,3 +147,5 @@ class Deployment:
         ]
         if differing:
             raise DeploymentError(f"{where} does not fit the deployed pipeline ({'; '.join(differing)})")
+        if self.out_of_fold and manifest.num_members > 1:
+            warnings.warn(f"{where} has {manifest.num_members} members. {SENTENCE}", stacklevel=2)

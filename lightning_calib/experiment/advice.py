@@ -10,8 +10,8 @@ from lightning_calib.kit.files import read_json
 
 Preserve = Literal["order", "argmax", "none"]
 
-# Scores of a selection by groups that are told: key, name, and 100 for those in percent.
-_TOLD = (("nll", "NLL", 1), ("ece", "ECE", 1), ("ba_ece", "BA-ECE", 1), ("dice", "Dice", 100), ("flip", "flips", 100))
+# Scores that are told in a few lines: key, name, and 100 for those in percent.
+TOLD = (("nll", "NLL", 1), ("ece", "ECE", 1), ("ba_ece", "BA-ECE", 1), ("dice", "Dice", 100), ("flip", "flips", 100))
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def describe_groups(advice: GroupAdvice) -> str:
     if a.chosen:
         votes = ", ".join(f"{name} ({count})" for name, count in Counter(a.chosen).most_common())
         lines.append(f"Chosen in the repeats: {votes}.")
-    if told := [f"{label} {_told(a.scores[key], scale)}" for key, label, scale in _TOLD if key in a.scores]:
+    if told := [f"{label} {_told(a.scores[key], scale)}" for key, label, scale in TOLD if key in a.scores]:
         lines.append(f"On test, from the ensemble as it is: {', '.join(told)}.")
     return "\n".join(lines)
 

@@ -8,10 +8,10 @@ probability (Fithian & Hastie 2014, "Local case-control sampling", with weights)
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_calib.datasets.splits import make_folds
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers.base import Batch
@@ -36,19 +36,6 @@ def choose_level(levels: Sequence[Mapping[str, str]], case_ids: Sequence[str]) -
     """
     enough = (n for n, groups in enumerate(levels) if len({groups[i] for i in case_ids}) >= MIN_GROUPS)
     return next(enough, None)
-
-
-def make_folds(groups: Sequence[str], seed: int = 0, folds: int = MAX_FOLDS) -> list[tuple[str, ...]]:
-    """Groups dealt out to folds at random, as evenly as they go.
-
-    Example:
-        >>> [len(fold) for fold in make_folds([str(i) for i in range(11)], folds=4)]
-        [3, 3, 3, 2]
-    """
-    names = sorted(set(groups))
-    order = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
-    count = min(folds, len(names))
-    return [tuple(sorted(order[start::count])) for start in range(count)]
 
 
 def group_weights(case_ids: Sequence[str], groups: Mapping[str, str]) -> dict[str, float]:
@@ -119,7 +106,7 @@ class FoldedVoxels:
         counted = [case_id for case_id in case_ids if len(cases.counted(case_id))]
         self.cases, self.group_of = cases, {case_id: groups[case_id] for case_id in counted}
         self.groups = tuple(sorted(set(self.group_of.values())))
-        self.folds = make_folds(self.groups, seed)
+        self.folds = make_folds(self.groups, seed, MAX_FOLDS)
         shares = group_weights(counted, groups)
         self.index: dict[str, Tensor] = {}
         self.weight: dict[str, Tensor] = {}

@@ -122,7 +122,7 @@ class Experiment:
     pipelines: str | list[str] = "paper"
     repeats: int = 3
     trials: int = 20
-    cal: Size = 50
+    cal: Size = 0.5
     val: Size = 0.2
     test: Size = None
     seed: int = 0
@@ -279,6 +279,7 @@ class Experiment:
             "spatial_dims": manifest.spatial_dims,
             "num_members": manifest.num_members,
             "num_cases": len(self.store),
+            **({"folds": len(manifest.folds)} if manifest.out_of_fold else {}),
         }
         versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
         settings = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "calibration"}

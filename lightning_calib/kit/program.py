@@ -15,17 +15,17 @@ def named(text: str) -> str:
     return text if program is None else _PROGRAM.sub(rf"{program} \1", text)
 
 
-def command(words: Sequence[str | Path]) -> str:
+def command(words: Sequence[str]) -> str:
     """A line to copy into a shell: ``python calibrate.py ...``, or the installed program where that was called.
 
     Args:
         words: the program (``calibrate`` or ``train``), its command, options and values.
 
     Example:
-        >>> command(["calibrate", "deploy", "--calibration", Path("my runs/calibration")]).split(" ", 1)[1][-42:]
+        >>> command(["calibrate", "deploy", "--calibration", "my runs/calibration"]).split(" ", 1)[1][-42:]
         "deploy --calibration 'my runs/calibration'"
     """
-    program, *rest = (str(word) for word in words)
+    program, *rest = words
     started = Path(sys.argv[0]).name
     begin = f"python {program}.py" if started in ("train.py", "calibrate.py") else f"{_installed() or NAME} {program}"
     return f"{begin} {shlex.join(rest)}"

@@ -14,14 +14,16 @@ from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.files import write_text
-from lightning_calib.outputs import regions
+from lightning_calib.outputs import folds, regions
+from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.regions import Region
 
 FORMAT_VERSION = 3
 # Format versions that are read: stores of the first say nothing of the preprocessing, older ones than the third know
-# one group a case; the fourth is that of stores of regions, which others know nothing of.
-_READ = (1, 2, 3, 4)
-_NESTED, REGIONS_VERSION = 3, 4
+# one group a case; the fourth is that of stores of regions, the fifth that of out-of-fold stores: others know nothing
+# of these.
+_READ = (1, 2, 3, 4, 5)
+_NESTED, REGIONS_VERSION, FOLDS_VERSION = 3, 4, 5
 MANIFEST = "manifest.json"
 CASES = "cases"
 SUFFIX = ".safetensors"
@@ -93,6 +95,7 @@ class Manifest:
         group_levels: names of the levels of groups, coarsest first.
         group_level: the level that the data set keeps whole; ``case`` where there is none.
         regions: what the channels of sigmoid networks stand for; empty where channels are classes that compete.
+        folds: of an out-of-fold store, the networks and which cases each of them scored; empty elsewhere.
         cases: one record a case, sorted by id.
         format_version: version of this format.
     """
@@ -110,6 +113,7 @@ class Manifest:
     group_levels: tuple[str, ...] = ()
     group_level: str = CASE
     regions: tuple[Region, ...] = ()
+    folds: tuple[Fold, ...] = ()
     cases: tuple[CaseRecord, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -132,6 +136,8 @@ class Manifest:
             raise StoreError(str(problem)) from problem
         if wrong := regions.problems(self.regions, self.num_classes):
             raise StoreError(wrong)
+        if wrong := folds.problems(self.folds, self.num_members, [case.case_id for case in self.cases]):
+            raise StoreError(wrong)
         if self.ignore_index is not None and 0 <= self.ignore_index < self.num_classes:
             raise StoreError(
                 f"ignore_index {self.ignore_index} is also a class ({self.class_names[self.ignore_index]})"
@@ -151,6 +157,11 @@ class Manifest:
     def num_members(self) -> int:
         """Number of members M."""
         return len(self.members)
+
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether each case was scored by the one network of a cross-validation that was not trained on it."""
+        return bool(self.folds)
 
     @property
     def array_names(self) -> tuple[str, ...]:
@@ -213,6 +224,8 @@ class Manifest:
             facts |= {"within": regions.within(self.regions)}
         else:  # stores of classes keep the bytes, and results their hash, of releases that knew no regions
             del facts["regions"]
+        if not self.folds:
+            del facts["folds"]
         for case in facts["cases"]:
             if not case["made_of"]:  # for the same reason
                 del case["made_of"]
@@ -238,6 +251,7 @@ class Manifest:
             facts["cases"] = tuple(CaseRecord.from_dict(case) for case in facts["cases"])
             facts["group_levels"] = tuple(facts.get("group_levels", ()))
             facts["regions"] = Region.all_of({region["name"]: region["labels"] for region in facts.get("regions", ())})
+            facts["folds"] = Fold.all_of(facts.get("folds", ()))
             manifest = cls(**facts)
             return manifest if version >= _NESTED else manifest.with_one_level()
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:

@@ -9,9 +9,11 @@ import numpy as np
 
 from lightning_calib.datasets.splits import by_count, by_group, by_list
 from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.mend import Mendable
 from lightning_calib.outputs.store import OutputStore
 
 PARTS = ("cal", "val", "test")
+_SHARES = {"cal": "0.5", "val": "0.2", "test": "0.3"}  # these fit whatever the number of cases
 
 # Number of cases, share of all, list of ids, text file of ids, or None for what the others leave over.
 Size = int | float | list[str] | str | None
@@ -20,7 +22,7 @@ Size = int | float | list[str] | str | None
 class Sizes(NamedTuple):
     """How large the parts are; each a number, a share, a list of ids, a file of ids, or None for the rest."""
 
-    cal: Size = 50
+    cal: Size = 0.5
     val: Size = 0.2
     test: Size = None
 
@@ -165,9 +167,10 @@ def _counts(sizes: Mapping[str, Size], available: int, where: Path) -> dict[str,
     if len(rest) > 1:
         raise ValueError(f"{' and '.join(rest)} are both to get the rest; give all but one of them a size")
     if total > available:
-        raise ValueError(
+        raise Mendable(
             f"{' + '.join(f'{part} {count}' for part, count in counts.items())} = {total} cases, but the store "
-            f"{where} has {available} to draw from; ask for fewer, or predict more"
+            f"{where} has {available} to draw from; ask for shares of them, for fewer, or predict more",
+            **{part: _SHARES[part] for part in sizes},
         )
     return {part: counts.get(part, available - total) for part in sizes}
 

@@ -116,7 +116,7 @@ class StoredOutputsDataModule(LightningDataModule):
         outputs: str | Path | OutputStore,
         pooling: Pooling = "p",
         repeat: int = 0,
-        cal: Size = 50,
+        cal: Size = 0.5,
         val: Size = 0.2,
         test: Size = None,
         seed: int = 0,

@@ -21,8 +21,10 @@ from lightning_calib.functional.regions import pool_one_channel
 from lightning_calib.kit.files import atomic_path, plain, read_json, sha256, write_text
 from lightning_calib.kit.nested import differences
 from lightning_calib.outputs.case_check import check_case
+from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.manifest import (
     CASES,
+    FOLDS_VERSION,
     FORMAT_VERSION,
     MANIFEST,
     REGIONS_VERSION,
@@ -69,6 +71,7 @@ class OutputWriter:
         group_level: level that divisions of the store keep whole by default; None for the coarsest.
         preprocessing: what turns a new image into the networks' input, where it is known.
         regions: what the channels of sigmoid networks stand for; their scores are then log-odds ``(M, R, *S)``.
+        folds: of an out-of-fold store, the networks and the cases that each of them scores.
         made_of: by id the hashes of the files of every case that the store is to hold; a stored case made of others is
             written again, and one that is not among them leaves the store. None where that is not known.
 
@@ -93,6 +96,7 @@ class OutputWriter:
         group_level: str | None = None,
         preprocessing: Preprocessing | None = None,
         regions: Sequence[Region] = (),
+        folds: Sequence[Fold] = (),
         made_of: Mapping[str, Content] | None = None,
     ) -> None:
         self.path = Path(path)
@@ -111,7 +115,8 @@ class OutputWriter:
             group_levels=levels,
             group_level=group_level or next(iter(levels), CASE),
             regions=tuple(regions),
-            format_version=REGIONS_VERSION if regions else FORMAT_VERSION,
+            folds=tuple(folds),
+            format_version=FOLDS_VERSION if folds else REGIONS_VERSION if regions else FORMAT_VERSION,
         )
         self._facts = self.path / _UNFINISHED
         finished = self._continue(self.path / MANIFEST)

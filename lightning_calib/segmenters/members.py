@@ -52,6 +52,12 @@ class Members(nn.Module):
             networks.append(member.eval().requires_grad_(False))
         return cls(networks, inference)
 
+    def alone(self, number: int) -> "Members":
+        """One of the members, with the same weights."""
+        network = self.networks[number]
+        assert isinstance(network, Segmenter)
+        return Members([network], self.inference)
+
     def __len__(self) -> int:
         """Number of members."""
         return len(self.networks)

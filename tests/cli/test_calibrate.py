@@ -92,6 +92,12 @@ def test_verify(outputs, capsys, tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+    line = ["doctor", f"--outputs={store.path}", "--json"]
+    main(line)
+    assert "changed_files" not in capsys.readouterr().out  # one byte at the end: only the hash tells
+    assert main([*line, "--hashes"]) == 1
+    named = [found for found in json.loads(capsys.readouterr().out)["findings"] if found["name"] == "changed_files"]
+    assert "case-01.safetensors does not have the content" in named[0]["evidence"]
     assert main(["verify", f"--outputs={store.path}"]) == 1
     assert "case-01.safetensors does not have the content" in capsys.readouterr().out
     assert main(["verify", f"--outputs={tmp_path}/nothing", "--json"]) == 1
@@ -128,7 +134,7 @@ def test_wrong_options_are_refused_when_parsing(outputs, capsys, wrong):
 
 def test_help_comes_from_docstrings(capsys):
     with pytest.raises(SystemExit):
-        main(["fit", "--help"])
+        main(["fit", "--help-all"])
     printed = " ".join(capsys.readouterr().out.split())
     for text in (
         'such as "cms_op(p)"',

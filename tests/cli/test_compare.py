@@ -1,4 +1,4 @@
-"""`calibrate.py compare`: chosen pairs with intervals and verdicts."""
+"""`calibrate.py show`, and `compare` as it was called: chosen pairs with intervals and verdicts."""
 
 import csv
 import json
@@ -73,3 +73,21 @@ def test_what_the_run_does_not_have_is_named(calibration, capsys):
     assert "choose another --reference" in capsys.readouterr().err
     assert main(["compare", "--calibration", str(calibration), "--candidates", "identity(z)"]) == 2
     assert "no two of these pipelines" in capsys.readouterr().err
+
+
+def test_show_has_scores_recommendation_and_comparisons(calibration, capsys):
+    line = ["show", "--calibration", str(calibration)]
+    assert main(line) == 0
+    plain = capsys.readouterr().out
+    assert [text.split()[0] for text in plain.splitlines()[1 : 1 + len(PIPELINES)]] == PIPELINES
+    assert plain.splitlines()[-1] == f"results: {calibration}"
+    assert main([*line, "--candidates", "ts(z)", "--metrics", "[nll]", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    (entry,) = facts["comparisons"]
+    assert entry["difference"]["mean"] == pytest.approx(mean_difference(calibration, "identity(z)", "ts(z)", "nll"))
+    assert f"Deploy {facts['recommendation']['pipeline']}:" in plain
+    assert set(facts["pipelines"]) == set(PIPELINES)
+    assert main([*line, "--candidates", "ts(z)"]) == 0
+    assert capsys.readouterr().out.count("| identity(z) → ts(z) |") == 4
+    assert main([*line, "--candidates", "ts(z)", "--metrics", "[nlll]"]) == 2
+    assert "nlll" in capsys.readouterr().err

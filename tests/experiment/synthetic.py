@@ -19,6 +19,7 @@ from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.functional import boundary_distance
 from lightning_calib.kit.files import write_json
+from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -44,8 +45,8 @@ def member_logits(rng: np.random.Generator, target: torch.Tensor, members: int, 
     return sharpness * (2.0 * onehot + 0.7 * shared + 0.7 * own)
 
 
-def write_outputs(folder: Path, cases=24, members=3, sharpness=6.7, seed=0, ignore_index=None) -> OutputStore:
-    """An output store of `cases` made-up cases, in groups of two."""
+def write_outputs(folder: Path, cases=24, members=3, sharpness=6.7, seed=0, ignore_index=None, folds=0) -> OutputStore:
+    """An output store of `cases` made-up cases, in groups of two; of `folds` networks that take turns, if any."""
     rng = np.random.default_rng(seed)
     writer = OutputWriter(
         folder,
@@ -56,6 +57,7 @@ def write_outputs(folder: Path, cases=24, members=3, sharpness=6.7, seed=0, igno
         background=0,
         ignore_index=ignore_index,
         groups={f"case_{n:03d}": f"pair_{n // 2}" for n in range(cases)},
+        folds=[Fold(str(k), tuple(f"case_{n:03d}" for n in range(k, cases, folds))) for k in range(folds)],
     )
     for n in range(cases):
         target = label_map(rng)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import build
+from lightning_calib.datasets.splits import make_folds
 from lightning_calib.experiment.crossfit import CrossFitter
 from lightning_calib.experiment.evidence import Evidence
-from lightning_calib.experiment.folds import FoldedVoxels, choose_level, draw, group_weights, inclusion, make_folds
+from lightning_calib.experiment.folds import FoldedVoxels, choose_level, draw, group_weights, inclusion
 from lightning_calib.experiment.group_fit import GroupFitter
 from lightning_calib.experiment.held_out import held_out_table
 from lightning_calib.experiment.selection import select_by_groups
@@ -191,11 +192,11 @@ def test_probabilities_add_up_to_the_size():
 
 def test_folds_hold_whole_groups_once():
     names = [f"g{i}" for i in range(23)]
-    folds = make_folds(names * 3, seed=1)
+    folds = make_folds(names * 3, seed=1, folds=10)
     assert len(folds) == 10
     assert sorted(name for fold in folds for name in fold) == sorted(names)
-    assert make_folds(names, seed=1) == folds
-    assert make_folds(names, seed=2) != folds
+    assert make_folds(names, seed=1, folds=10) == folds
+    assert make_folds(names, seed=2, folds=10) != folds
 
 
 def test_the_coarsest_level_with_enough_groups_is_taken():

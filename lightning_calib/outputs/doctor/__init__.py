@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 from lightning_calib.outputs.doctor.finding import Finding, Severity, has_errors
+from lightning_calib.outputs.doctor.folds import out_of_fold
 from lightning_calib.outputs.doctor.images import (
     Hashes,
     duplicates,
@@ -77,8 +78,8 @@ def examine(
         recorded[0] if pool_images is None else pool_images,
         recorded[1] if training_images is None else training_images,
     )
-    known = leak(*hashes) or trained_beside(store)
-    found += [finding for finding in (known, duplicates(store)) if finding is not None]
+    whole = leak(*hashes) or trained_beside(store), duplicates(store), out_of_fold(store.manifest)
+    found += [finding for finding in whole if finding is not None]
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 

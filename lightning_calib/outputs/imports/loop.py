@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.imports.arrays import ARRAYS, ScoreFile, array_files, read_target
 from lightning_calib.outputs.manifest import Manifest, Member, StoreError
 from lightning_calib.outputs.writer import OutputWriter
@@ -69,6 +70,10 @@ class CaseSource(ABC):
     @abstractmethod
     def members(self) -> list[Member]:
         """The members, in the order of their axis."""
+
+    def fold_records(self) -> Sequence[Fold]:
+        """Where each case is scored by one network of a cross-validation: the networks and their cases."""
+        return ()
 
     @abstractmethod
     def load(self, case_id: str) -> Imported:

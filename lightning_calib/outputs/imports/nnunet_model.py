@@ -15,7 +15,7 @@ from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.imports.loop import CaseSource, Imported
 from lightning_calib.outputs.imports.nnunet import DatasetFacts, image_files, label_files, read_dataset_facts
 from lightning_calib.outputs.imports.orientation import find_orientation
-from lightning_calib.outputs.manifest import Member, StoreError
+from lightning_calib.outputs.manifest import Member, Representation, StoreError
 
 Array = NDArray[Any]
 
@@ -39,6 +39,8 @@ class FoldPredictor(CaseSource):
         dataset_json: facts on the data set; None for the file in ``model``.
         trusted: whether the user trusts the checkpoints: nnU-Net unpickles them.
     """
+
+    representation: Representation = "logits"
 
     def __init__(
         self,
@@ -98,28 +100,35 @@ class FoldPredictor(CaseSource):
                 "with nnUNetv2_predict --save_probabilities, fold by fold, and import --predictions"
             )
 
-    def load(self, case_id: str) -> Imported:
-        """Predict one case: logits ``(M, C, *S)`` on the grid of the label file."""
-        logits, valid, labels, image = self.predict(case_id)
+    def load(self, case_id: str, folds: Sequence[str] | None = None) -> Imported:
+        """Predict one case: logits ``(M, C, *S)`` on the grid of the label file.
+
+        Args:
+            case_id: the case.
+            folds: which of the folds predict it; None for all.
+        """
+        logits, valid, labels, image = self.predict(case_id, folds)
         target = self.target(case_id)
         turn = find_orientation(labels, target.array, str(self.labels[case_id])).apply
         inside = None if valid.all() else turn(valid)
         return Imported(turn(logits), target.array, inside, target.geometry, image=turn(image))
 
-    def predict(self, case_id: str) -> tuple[Array, Array, Array, Array]:
+    def predict(self, case_id: str, folds: Sequence[str] | None = None) -> tuple[Array, Array, Array, Array]:
         """Logits ``(M, C, *S)``, predicted voxels and labels ``(*S)``, image ``(channels, *S)``: axes as nnU-Net's."""
         it, files = self.predictor, [str(path) for path in self.files[case_id]]
         plans, configuration = it.plans_manager, it.configuration_manager
         with contextlib.redirect_stdout(io.StringIO()):
             preprocessor = configuration.preprocessor_class(verbose=False)
             data, _, facts = preprocessor.run_case(files, None, plans, configuration, it.dataset_json)
-            folds = [self._fold(weights, torch.from_numpy(np.asarray(data)), facts) for weights in self._weights]
+            scores = [
+                self._fold(weights, torch.from_numpy(np.asarray(data)), facts) for weights in self.weights_of(folds)
+            ]
             reader = plans.image_reader_writer_class()
             labels, image = reader.read_seg(str(self.labels[case_id]))[0][0], reader.read_images(files)[0]
-        full = np.zeros((len(folds), len(folds[0]), *facts["shape_before_cropping"]), dtype=np.float32)
+        full = np.zeros((len(scores), len(scores[0]), *facts["shape_before_cropping"]), dtype=np.float32)
         valid = np.zeros(full.shape[2:], dtype=bool)
         box = tuple(slice(a, b) for a, b in facts["bbox_used_for_cropping"])
-        valid[box], full[(slice(None), slice(None), *box)] = True, np.stack(folds)
+        valid[box], full[(slice(None), slice(None), *box)] = True, np.stack(scores)
         back = plans.transpose_backward
         logits, valid = full.transpose(0, 1, *(axis + 2 for axis in back)), valid.transpose(back)
         if self.spatial_dims == 2:  # nnU-Net holds pictures as one slice
@@ -129,6 +138,10 @@ class FoldPredictor(CaseSource):
     @cached_property
     def _weights(self) -> list[Any]:
         return list(self.predictor.list_of_parameters)
+
+    def weights_of(self, folds: Sequence[str] | None) -> list[Any]:
+        """Weights of some folds, in their order; of all for None."""
+        return [self._weights[self.folds.index(fold)] for fold in folds or self.folds]
 
     def _fold(self, weights: Any, data: torch.Tensor, facts: dict[str, Any]) -> Array:  # noqa: ANN401
         """Logits ``(C, *S)`` of one fold on the cropped image's own grid, resampled as nnU-Net resamples them."""

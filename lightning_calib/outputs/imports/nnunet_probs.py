@@ -14,7 +14,7 @@ from lightning_calib.outputs.imports.folder import same_place
 from lightning_calib.outputs.imports.loop import CaseSource, Imported, paired_files
 from lightning_calib.outputs.imports.nnunet import label_files, read_dataset_facts
 from lightning_calib.outputs.imports.orientation import find_orientation
-from lightning_calib.outputs.manifest import Member, StoreError
+from lightning_calib.outputs.manifest import Member, Representation, StoreError
 
 Array = NDArray[Any]
 
@@ -53,6 +53,11 @@ class ProbabilityFolders(CaseSource):
                 "segmentation that nnU-Net writes beside the probabilities"
             )
         self.labels = label_files(self.targets, ending, self.case_ids)
+
+    @property
+    def representation(self) -> Representation:
+        """What scores are: of classes log-probabilities, of regions log-odds."""
+        return "logits" if self.facts.regions else "log_probs"
 
     def members(self) -> list[Member]:
         """One a folder."""

@@ -56,6 +56,29 @@ def confidences(inputs: Inputs) -> Section:
     )
 
 
+def worst_cases(inputs: Inputs) -> Section:
+    """The test cases that the recommended pipeline is most wrong about, with their images."""
+    pipeline = inputs.recommended
+    found = inputs.fitted(str(pipeline))
+    if found is None:
+        raise MissingInput(f"There is no fitted calibrator of {pipeline} in {inputs.results.folder}.")
+    repeat, calibrator = found
+    rows = [row for row in inputs.results.cases_of(repeat, str(pipeline)) if row.score("nll") == row.score("nll")]
+    worst = sorted(rows, key=lambda row: -row.score("nll"))[:SHOWN]
+    pooled, manifest = inputs.cases(pipeline.pooling), inputs.outputs.manifest
+    maps = [case_plane(pooled, row.case, calibrator) for row in worst]
+    shown = [SCORES[key] for key in ("nll", "ece", "dice")]
+    head = ("case", *(f"{score.heading} {score.arrow}" for score in shown))
+    body: list[list[str | Cell]] = [
+        [Cell(row.case, style="code"), *(format_score(score, row.score(score.key)) for score in shown)] for row in worst
+    ]
+    caption = f"Test cases of repeat {repeat} with the largest NLL after {pipeline}. Orange: wrong.{_blank_note(maps)}"
+    figure = confidence_figure(maps, manifest.class_names, manifest.background)
+    lead = "Where is the calibrated model wrong, and does it know? Look at these images, and at their masks."
+    table = Table.of("worst", "The same cases: scores after calibration.", head, body)
+    return Section("worst-cases", "Worst cases", lead, (Picture("worst", figure, caption),), (table,))
+
+
 def spread_cases(inputs: Inputs, repeat: int, pipeline: PipelineName) -> list[str]:
     """A hard, a typical and an easy test case by the NLL of the uncalibrated ensemble; fewer where there are fewer."""
     baseline = inputs.results.cases_of(repeat, inputs.uncalibrated(pipeline))
@@ -102,7 +125,8 @@ def _balance(name: str, rows: list[CaseRow]) -> list[str | Cell]:
     rate = format_score(SCORES["flip"], float(np.mean([row.score("flip") for row in rows])), 2)
     harm = counts["harmful"] > counts["beneficial"]
     told = Cell(
-        "more harm than good" if harm else "no more harm than good", style=f"badge {'worse' if harm else 'better'}"
+        "more right voxels lost than won" if harm else "as many won as lost, or more",
+        style=f"badge {'worse' if harm else 'better'}",
     )
     return [Cell(name, style="code"), rate, *flip_shares(counts), told]
 

@@ -17,7 +17,7 @@ def provenance(inputs: Inputs) -> Section:
     """Facts that let someone else make the same report."""
     settings = dict(inputs.results.settings)
     versions = settings.pop("versions", {})
-    counts = _groups(inputs)
+    counts = group_counts(inputs)
     data = {
         "facts": [*_facts(inputs), *((f"groups in cal / val / test: {c.level}", c.text) for c in counts)],
         "division": conclusion(counts),
@@ -30,7 +30,7 @@ def provenance(inputs: Inputs) -> Section:
     return Section("provenance", "How it was made", lead, template="provenance.html", data=data)
 
 
-def _groups(inputs: Inputs) -> list[LevelCounts]:
+def group_counts(inputs: Inputs) -> list[LevelCounts]:
     """Groups of the parts at each level; none without the store, which knows them, or the splits."""
     results, store = inputs.results, inputs.store
     try:
@@ -42,13 +42,18 @@ def _groups(inputs: Inputs) -> list[LevelCounts]:
     return [count_groups(level, store.groups_at(level), splits) for level in store.group_levels]
 
 
+def _folds(dataset: dict[str, Any]) -> str:
+    """How many networks took turns as the one member of an out-of-fold store."""
+    return f" (out of {dataset['folds']} folds)" if "folds" in dataset else ""
+
+
 def _facts(inputs: Inputs) -> list[tuple[str, str]]:
     results = inputs.results
     dataset: dict[str, Any] = results.dataset
     facts = [
         ("data set", str(dataset["name"])),
         ("classes", ", ".join(dataset["class_names"])),
-        ("members of the ensemble", format_count(dataset.get("num_members"))),
+        ("members of the ensemble", format_count(dataset.get("num_members")) + _folds(dataset)),
         ("held-out cases", format_count(dataset.get("num_cases"))),
         ("repeats", format_count(len(results.repeats))),
         ("pipelines", format_count(len(results.pipelines))),
