@@ -14,6 +14,7 @@ from lightning_calib.report.svg import hot
 
 Floats = NDArray[np.float64]
 
+FEWEST = 100  # voxels below which a bin says nothing
 _PANEL_COLUMNS = 4
 
 
@@ -44,7 +45,7 @@ def before_after_figure(curves: Mapping[str, Curve]) -> Figure:
         axes = figure.subplots()
         _diagonal(axes)
         for (label, curve), style in zip(curves.items(), (UNCALIBRATED, CALIBRATED), strict=False):
-            held = curve.voxels > 0
+            held = curve.voxels >= min(FEWEST, curve.voxels.max())
             place, low, high = (part[held] for part in (curve.confidence, curve.low, curve.high))
             axes.fill_between(place, low, high, color=style["color"], alpha=0.2, linewidth=0)
             axes.plot(curve.confidence[held], curve.accuracy[held], label=label, **style)
@@ -107,7 +108,7 @@ def class_figure(panels: Mapping[str, Mapping[str, ClassCurve]]) -> Figure:
         for axes in grid.ravel()[len(panels) :]:
             axes.remove()
         figure.supxlabel("probability of the class", fontsize=9)
-        figure.supylabel("share of voxels that are of it", fontsize=9)
+        figure.supylabel("share of voxels", fontsize=9)
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=2)
     return figure

@@ -32,8 +32,8 @@ _Place = Literal["outside lower left", "outside upper right"]
 _SMALLEST_RANGE = 0.1  # of a colour scale
 _FLIPS = {
     "unchanged": BACKGROUND_COLOUR,
-    "harmful: right before, wrong now": VERMILLION,
-    "beneficial: wrong before, right now": BLUE,
+    "harmful (was right)": VERMILLION,
+    "beneficial (is right now)": BLUE,
     "wrong both times": DARK,
 }
 Panels = dict[str, Callable[[Axes, CasePlane], AxesImage]]
@@ -67,7 +67,7 @@ def confidence_figure(
     }
     with look():
         figure = _case_figure(planes, panels)
-        shown = next(axes.images[0] for axes in figure.axes if axes.get_title().startswith("confidence"))
+        shown = figure.axes[list(panels).index("confidence before")].images[0]
         figure.colorbar(shown, ax=figure.axes, label="confidence", location="bottom", shrink=0.6, aspect=40, pad=0.02)
         _legend(figure, class_names, colours)
     return figure
@@ -87,7 +87,7 @@ def flip_figure(planes: Sequence[CasePlane], class_names: Sequence[str], backgro
     with look():
         figure = _case_figure(planes, panels)
         _legend(figure, class_names, colours)
-        _legend(figure, list(_FLIPS)[1:], flip_colours[1:], "outside upper right", title="flips: ")
+        _legend(figure, list(_FLIPS)[1:], flip_colours[1:], "outside upper right")
     return figure
 
 
@@ -147,7 +147,7 @@ def _picture(axes: Axes, plane: CasePlane) -> AxesImage:
 
 def _case_figure(planes: Sequence[CasePlane], panels: Panels) -> Figure:
     """Two lines of panels a case, or one where they are few, so that they can be read on a phone."""
-    columns = min(len(panels), _COLUMNS)
+    columns = 2 if len(panels) == 4 else min(len(panels), _COLUMNS)
     lines = -(-len(panels) // columns)
     ratios = [min(plane.target.shape[0] / plane.target.shape[1], 2.0) for plane in planes for _ in range(lines)]
     size = (_PANEL * columns + 0.4, _PANEL * sum(ratios) + 0.25 * len(ratios) + 0.9)
@@ -182,11 +182,9 @@ def _scalar(axes: Axes, values: Floats, colour_map: str, low: float, high: float
     return axes.imshow(values, cmap=colour_map, vmin=low, vmax=high)
 
 
-def _legend(
-    figure: Figure, names: Sequence[str], colours: Floats, place: _Place = "outside lower left", title: str = ""
-) -> None:
+def _legend(figure: Figure, names: Sequence[str], colours: Floats, place: _Place = "outside lower left") -> None:
     """Patches in rows, read from left to right as the names are given."""
-    patches = [Patch(color=tuple(colour), label=title + name) for name, colour in zip(names, colours, strict=True)]
+    patches = [Patch(color=tuple(colour), label=name) for name, colour in zip(names, colours, strict=True)]
     columns = min(_LEGEND_COLUMNS, len(patches))
     by_column = [patch for column in range(columns) for patch in patches[column::columns]]
     figure.legend(handles=by_column, loc=place, ncols=columns, fontsize=8, handlelength=1.1, columnspacing=1.2)

@@ -37,10 +37,10 @@ CALIBRATED: dict[str, Any] = {"color": BLUE, "marker": "o", "linestyle": "-"}
 STYLES: tuple[dict[str, Any], ...] = (
     UNCALIBRATED,
     CALIBRATED,
-    {"color": VERMILLION, "marker": "^", "linestyle": "-"},
+    {"color": ORANGE, "marker": "^", "linestyle": "-"},
     {"color": GREEN, "marker": "D", "linestyle": "--"},
     {"color": PURPLE, "marker": "v", "linestyle": "-."},
-    {"color": ORANGE, "marker": "P", "linestyle": "--"},
+    {"color": DARK, "marker": "P", "linestyle": "--"},
     {"color": SKY, "marker": "X", "linestyle": "-"},
 )
 

@@ -13,7 +13,7 @@ from lightning_calib.kit.program import command
 from lightning_calib.kit.tables import Cell, Column, Row, Table
 from lightning_calib.metrics.score import SCORES, Score, main_scores
 from lightning_calib.outputs.folds import SENTENCE
-from lightning_calib.report.curves import before_after_figure
+from lightning_calib.report.curves import FEWEST, before_after_figure
 from lightning_calib.report.division import ENOUGH, conclusion
 from lightning_calib.report.glossary import explain, keeps
 from lightning_calib.report.inputs import Inputs
@@ -26,7 +26,8 @@ _CONSTRAINTS = {
     "argmax": "the segmentation must stay",
     "none": "the segmentation may change",
 }
-_TOLD, _FEWEST = 0.9, 100  # the confidence that the sentence is about, and voxels below which a bin says nothing
+_PERCENT = "\N{NO-BREAK SPACE}%"
+_TOLD = 0.9  # the confidence that the sentence is about
 
 
 def headline(inputs: Inputs) -> Section:
@@ -41,6 +42,7 @@ def headline(inputs: Inputs) -> Section:
         "explanation": explain(pipeline),
         "keeps": keeps(pipeline.preserves),
         "baseline": plain,
+        "pooled_otherwise": bool(plain) and plain != inputs.uncalibrated(pipeline),
         "gains": [_told_gain(score, *values) for score, *values in sorted(changes, key=_size, reverse=True)],
         "sentence": _sentence(pipeline, plain, *curves),
         "warnings": _warnings(inputs, chosen),
@@ -68,7 +70,8 @@ def _sentence(pipeline: PipelineName, plain: str | None, before: Curve | None, a
         return leave if pipeline.calibrator == "identity" else "This run has no uncalibrated ensemble to compare with."
     if before is None or after is None or (place := _place(before, after)) is None:
         return leave if pipeline.calibrator == "identity" else f"What it gains over {plain} is below."
-    said = f"Of the voxels that the ensemble calls {100 * (place + 0.5) / len(before.voxels):.0f} % certain, "
+    certain = 100 * (place + 0.5) / len(before.voxels)
+    said = f"Of the voxels that the ensemble calls {certain:.0f}{_PERCENT} certain, "
     if pipeline.calibrator == "identity":
         return f"{leave}{said}{_right(after, place)} were right."
     return f"{said}{_right(before, place)} were right; calibrated, {_right(after, place)}."
@@ -76,12 +79,12 @@ def _sentence(pipeline: PipelineName, plain: str | None, before: Curve | None, a
 
 def _right(curve: Curve, place: int) -> str:
     low, value, high = (100 * float(part[place]) for part in (curve.low, curve.accuracy, curve.high))
-    return f"{value:.0f} % ({low:.0f} to {high:.0f})"
+    return f"{value:.0f}{_PERCENT} ({low:.0f} to {high:.0f})"
 
 
 def _place(before: Curve, after: Curve) -> int | None:
     """The bin nearest to a confidence of 90 % that holds enough voxels in both curves."""
-    held = np.flatnonzero((before.voxels >= _FEWEST) & (after.voxels >= _FEWEST))
+    held = np.flatnonzero((before.voxels >= FEWEST) & (after.voxels >= FEWEST))
     centres = (held + 0.5) / len(before.voxels)
     return int(held[np.argmin(np.abs(centres - _TOLD))]) if len(held) else None
 
