@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check bench clean
+.PHONY: help demo test test-fast check docs dist bench notebooks clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,8 +34,19 @@ test: check  ## everything that must hold: lint, types, doctests, tests
 test-fast: $(STAMP)  ## the tests that take less than a minute
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(TESTS)
 
+docs: $(STAMP)  ## the site, in site/: without network, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: $(STAMP)  ## source distribution and wheel, in dist/, with their metadata checked
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 bench: $(STAMP)  ## speed and memory beside other libraries
 	for script in $(filter-out benchmarks/_% benchmarks/outputs.py benchmarks/regret.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
-clean:  ## the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache
+notebooks: $(STAMP)  ## run the notebooks of the docs again, and keep what they show
+	$(BIN)/python -m tests.notebooks
+
+clean:  ## the virtual environment, caches and what was built
+	rm -rf $(VENV) .mypy_cache .ruff_cache build dist site lightning_calib.egg-info

@@ -12,7 +12,7 @@ from _regret_methods import SCORES
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.recommend import eligible
 from lightning_calib.experiment.statistics import Interval, clustered_bootstrap, intervals, point_estimate
-from lightning_calib.report.style import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION
+from lightning_calib.kit.style import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION
 
 PIPELINE, NOTHING, PAPER = "pipeline ", "nothing", "paper"
 LOSES = 1e-4  # NLL that nobody would notice

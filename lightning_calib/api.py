@@ -1,5 +1,6 @@
 """The library in Python: one calibrator on arrays, whole experiments, their results, the calibrated model."""
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.summary import paired_comparisons
 from lightning_calib.functional.regions import two_classes
 from lightning_calib.functional.scores import reliability_table
+from lightning_calib.kit.style import look, new_figure
+from lightning_calib.kit.tables import Table
 from lightning_calib.metrics.plots import draw_reliability
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.manifest import Member, Representation
@@ -32,11 +35,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lightning_calib.deployment import CalibratedEnsemble
+    from lightning_calib.report.slider import TemperatureSlider
 
 Array = Tensor | np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibration:
     """A fitted calibrator, and what it did to the scores.
 
@@ -57,6 +61,11 @@ class Calibration:
     _target: Tensor
     _ignore_index: int | None
 
+    def __repr__(self) -> str:
+        """The change of two scores."""
+        changes = (f"{key} {self.before[key]:.4f} -> {self.after[key]:.4f}" for key in ("nll", "ece"))
+        return f"Calibration({self.calibrator.name}: {', '.join(changes)})"
+
     def __call__(self, logits: Tensor, members: Tensor | None = None) -> Tensor:
         """Calibrated log-probabilities of pooled logits ``(B, C, *S)``; some features need members' logits, too."""
         with torch.no_grad():
@@ -73,19 +82,31 @@ class Calibration:
 
     def figure(self, bins: int = 15) -> Figure:
         """Reliability diagrams before and after, all voxels together."""
-        figure = Figure(figsize=(8, 4.6), layout="constrained")
         without = self._logits.log_softmax(dim=1)
         titles = ("without calibration", f"with {self.calibrator.name}")
-        for axes, log_probs, title in zip(figure.subplots(1, 2), (without, self.log_probs), titles, strict=True):
-            table = reliability_table(log_probs, self._target, bins, self._ignore_index)
-            error = table.expected_error().item()
-            draw_reliability(table, axes, f"{title}\nECE {error:.3f} ({bins} bins, all voxels together)")
+        with look():
+            figure = new_figure(8, 4.6)
+            for axes, log_probs, title in zip(figure.subplots(1, 2), (without, self.log_probs), titles, strict=True):
+                table = reliability_table(log_probs, self._target, bins, self._ignore_index)
+                error = table.expected_error().item()
+                draw_reliability(table, axes, f"{title}\nECE {error:.3f} ({bins} bins, all voxels pooled)")
         return figure
+
+    def slider(self, bins: int = 15) -> "TemperatureSlider":
+        """What each temperature makes of the logits that were given, to be moved by hand in a notebook.
+
+        Args:
+            bins: equal bins of the reliability curve.
+        """
+        from lightning_calib.report.slider import TemperatureSlider
+
+        return TemperatureSlider.of(self._logits, self._target, bins, self._ignore_index)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         table = self.table().to_html(float_format="%.4f")
-        return f"<p><b>{self.calibrator.name}</b>: {self.certificate.reason}</p>{table}"
+        ended = "the fit has converged" if self.certificate.converged else "the fit has not converged"
+        return f"<p><b>{self.calibrator.name}</b>: {ended} ({html.escape(self.certificate.reason)})</p>{table}"
 
 
 def calibrate(
@@ -220,12 +241,17 @@ class Results(results.Results):
         deploy(self, self.store, place, pipeline, **options)
         return load_model(place)
 
+    def paper_table(self) -> Table:
+        """The main table in the blocks of the paper; it has ``to_latex()``, ``to_markdown()`` and ``to_csv()``."""
+        from lightning_calib.report.inputs import Inputs
+
+        return Inputs.open(self.folder, None).table
+
     def _repr_html_(self) -> str:
         """The main table, as a notebook shows it."""
-        keys = [score.key for score in SCORES.values() if score.headline]
-        table = self.table().set_index("pipeline")
-        shown = [key for key in keys if key in table.columns]
-        return f"<p>{self.dataset['name']}, {len(self.repeats)} repeats</p>{table[shown].to_html(float_format='%.4f')}"
+        return (
+            f"<p>{html.escape(self.dataset['name'])}, {len(self.repeats)} repeats</p>{self.paper_table()._repr_html_()}"
+        )
 
 
 class Experiment(plan.Experiment):
@@ -247,13 +273,18 @@ def load_results(folder: str | Path) -> Results:
 
 
 def load_model(folder: str | Path, **options: Any) -> "CalibratedEnsemble":
-    """The calibrated model of a deployed folder; the options are those of ``CalibratedEnsemble.load``.
+    """The calibrated model of a deployed folder, or of one on the Hugging Face hub.
 
     A folder of regions is loaded by ``lightning_calib.deployment.RegionEnsemble.load``.
+
+    Args:
+        folder: a folder on this machine, ``hf://owner/name``, or ``hf://owner/name@revision``.
+        **options: those of ``CalibratedEnsemble.load``.
     """
     from lightning_calib.deployment import CalibratedEnsemble
+    from lightning_calib.deployment.hub import local
 
-    return CalibratedEnsemble.load(folder, **options)
+    return CalibratedEnsemble.load(local(folder), **options)
 
 
 def open_regions(outputs: str | Path, members: int | None = None) -> dict[str, OutputStore]:
@@ -261,7 +292,7 @@ def open_regions(outputs: str | Path, members: int | None = None) -> dict[str, O
 
     Args:
         outputs: folder of the store of regions.
-        members: take the first so many members for the ensemble; None for all.
+        members: size of the ensemble: its first members count; None for all.
     """
     return {name: OutputStore(folder, members) for name, folder in write_views(Path(outputs)).items()}
 

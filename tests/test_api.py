@@ -1,5 +1,7 @@
 """The library in Python, as the README and the docs show it."""
 
+import json
+import re
 import subprocess
 import sys
 
@@ -46,6 +48,32 @@ def test_one_calibrator_in_one_call(name):
     assert "negative log-likelihood" in result.table().index
     assert len(result.figure().axes) == 2
     assert "<table" in result._repr_html_()
+    assert result.figure()._repr_png_().startswith(b"\x89PNG")
+    assert repr(result).startswith(f"Calibration({name}: nll ")
+
+
+def test_the_slider_shows_what_temperatures_do():
+    rng = np.random.default_rng(0)
+    target = label_map(rng)[None]
+    logits = member_logits(rng, target[0], 1, 6.7)
+    target[0, :5] = 255
+    slider = lc.calibrate(logits, target, "ts", ignore_index=255).slider(bins=10)
+    valid = target != 255
+    for place in (0, 20, 40):
+        log_probs = (logits / slider.temperatures[place]).log_softmax(1)
+        confidence, winner = log_probs.exp().max(1)
+        confidence, right = confidence[valid].double().numpy(), (winner == target)[valid].double().numpy()
+        bins = np.minimum((confidence * 10).astype(int), 9)
+        gaps = [abs(right[bins == b].sum() - confidence[bins == b].sum()) for b in range(10)]
+        assert slider.ece[place] == pytest.approx(sum(gaps) / len(right), abs=1e-6)
+        nll = torch.nn.functional.cross_entropy(logits / slider.temperatures[place], target, ignore_index=255)
+        assert slider.nll[place] == pytest.approx(nll.item(), rel=1e-5)
+    page = slider._repr_html_()
+    drawn = json.loads(re.search(r"data = (\[.*?\]), colours", page)[1])
+    assert [entry["t"] for entry in drawn] == slider.temperatures
+    assert sum(share for _, _, share in drawn[20]["bins"]) == pytest.approx(1, abs=1e-3)
+    assert 'src="data:image/png;base64,' in page
+    assert slider._repr_html_().split('"')[1] != page.split('"')[1]  # several on one page
 
 
 def test_numpy_and_lists_of_voxels_are_taken():
@@ -67,6 +95,8 @@ def test_results_are_frames(results):
         results.compare("identity(p)", "dc(z)")
     assert results.recommend("order").pipeline == "ts(p)"
     assert "ms(z)" in results._repr_html_()
+    assert "ms(z)" in results.paper_table().to_markdown()
+    assert "<b>Deploy ts(p)" in results.recommend("order")._repr_html_()
     assert lc.load_results(results.folder.parent).pipelines == results.pipelines
 
 

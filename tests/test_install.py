@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_the_demo_of_an_installed_wheel_runs_to_its_end(installed, tmp_path):
     shown = run(installed / "lightning-calib", "demo", *SMALL, cwd=tmp_path, OMP_NUM_THREADS="1")
     assert "all of it took" in shown
     assert (tmp_path / "runs" / "demo" / "report" / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_wheel_is_complete_and_small(installed):
+    (wheel,) = (installed.parents[1] / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    here = (path for path in (ROOT / "lightning_calib").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    assert held == {path.relative_to(ROOT).as_posix() for path in here}
+    assert wheel.stat().st_size < 1_500_000
 
 
 @pytest.mark.slow

@@ -11,12 +11,20 @@ from lightning_calib.metrics import SCORES
 from lightning_calib.report.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def snippets(page):
+    """The programs of a page: those of a quick start are one program."""
+    found = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return ["\n".join(found)] if found and page.parent.name == "start" else found
+
+
 SNIPPETS = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in PAGES
     if page.stem != "extending"  # one program: tests/test_extending.py
-    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    for number, code in enumerate(snippets(page))
 ]
 
 
@@ -29,8 +37,9 @@ def test_snippets_run(code, tmp_path, monkeypatch):
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing

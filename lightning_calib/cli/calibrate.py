@@ -126,6 +126,18 @@ COMMANDS: Commands = {
         ("deployed", "outputs", "alpha", "json"),
         examples=("monitor --deployed runs/camvid/deployed --outputs runs/june/outputs",),
     ),
+    "push": Command(
+        "lightning_calib.cli.hub:push",
+        _DEPLOY,
+        ("deployed", "repo", "private", "networks"),
+        examples=("push --deployed runs/camvid/deployed --repo OWNER/NAME",),
+    ),
+    "pull": Command(
+        "lightning_calib.cli.hub:pull",
+        _DEPLOY,
+        ("repo", "destination", "revision"),
+        examples=("pull --repo OWNER/NAME --destination runs/camvid/deployed",),
+    ),
     "study": Command("lightning_calib.cli.study:COMMANDS", _RESEARCH),
     "reproduce": Command(
         "lightning_calib.cli.reproduce:reproduce",

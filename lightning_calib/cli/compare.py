@@ -1,4 +1,4 @@
-"""``calibrate.py compare``: is one pipeline better than another, or is that noise?"""
+"""The former ``calibrate.py compare``, now part of ``show``: is one pipeline better than another, or is that noise?"""
 
 import json as json_format
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""``calibrate.py recommend``: which pipeline to deploy."""
+"""The former ``calibrate.py recommend``, now part of ``show``: which pipeline to deploy."""
 
 import json as json_format
 from dataclasses import asdict

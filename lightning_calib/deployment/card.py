@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lightning_calib.calibrators import Pipeline
 from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
 from lightning_calib.experiment.advice import describe_groups, selected_advice
@@ -19,6 +21,7 @@ _KEEPS = {
     "argmax": "The predicted class is kept at every voxel: the segmentation map is the uncalibrated one.",
     None: "The predicted class may change: the segmentation map is the argmax of the calibrated probabilities.",
 }
+_WHAT, _HOW = "What it is", "How to use it"
 
 
 def write_card(folder: Path, deployment: Deployment, results: Results) -> None:
@@ -39,6 +42,7 @@ def compared(results: Results, deployment: Deployment) -> list[str]:
 def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
     """The card as Markdown; what is kept is said by the fitted pipeline, since the name of a stack does not tell."""
     sections = [
+        front_matter(deployment, results),
         f"# {deployment.pipeline} on {deployment.dataset}",
         _KEEPS[pipeline.preserves]
         + (" Shifts of the logits change nothing." if pipeline.translation_invariant else ""),
@@ -46,16 +50,44 @@ def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
         *([f"**{SENTENCE}**"] if deployment.out_of_fold else []),
         *(_selected(deployment, results) or (_performance(results), score_table(deployment, results))),
         f"![Reliability diagram]({DIAGRAM})",
-        "## What it is",
+        f"## {_WHAT}",
         _facts(deployment),
-        "## How to use it",
-        _usage(deployment),
+        f"## {_HOW}",
+        _usage(deployment, "this/folder"),
         "## Limits",
         "The figures hold for images like those it was fitted on. `calibrate.py monitor` compares new outputs with "
         "the reference statistics in this folder, without labels, and says when they have drifted away; "
         "`calibrate.py apply --guard` trusts the calibrator less on cases that lie outside them.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def front_matter(deployment: Deployment, results: Results) -> str:
+    """The head of the card that the Hugging Face hub reads: what the model is for, and its scores as an index."""
+    scores = results.summary["pipelines"].get(deployment.pipeline, {}).get("metrics", {})
+    metrics = [
+        {"type": score.key, "name": score.label, "value": float(scores[score.key]["mean"])}
+        for score in main_scores()
+        if (scores.get(score.key) or {}).get("mean") is not None
+    ]
+    facts: dict[str, Any] = {
+        "library_name": "lightning_calib",
+        "pipeline_tag": "image-segmentation",
+        "tags": ["calibration", "uncertainty", "ensemble", "segmentation"],
+    }
+    if metrics:
+        task = {"type": "image-segmentation", "name": "calibrated segmentation"}
+        result = {"task": task, "dataset": {"type": "custom", "name": deployment.dataset}, "metrics": metrics}
+        facts["model-index"] = [{"name": f"{deployment.pipeline} on {deployment.dataset}", "results": [result]}]
+    return f"---\n{yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}---"
+
+
+def shared_card(card: str, deployment: Deployment, place: str) -> str:
+    """A card that says how the model is loaded from another place, and names no paths of this machine."""
+    for heading, text in ((_WHAT, _facts(deployment)), (_HOW, _usage(deployment, place))):
+        before, _, rest = card.partition(f"## {heading}\n\n")
+        card = f"{before}## {heading}\n\n{text}\n\n## {rest.partition(chr(10) + '## ')[2]}"
+    return card
 
 
 def _selected(deployment: Deployment, results: Results) -> tuple[str, ...]:
@@ -125,16 +157,16 @@ def _facts(deployment: Deployment) -> str:
     return "\n".join(rows)
 
 
-def _usage(deployment: Deployment) -> str:
+def _usage(deployment: Deployment, place: str) -> str:
     call = "ensemble.predict(images)  # (B, channels, *S), normalised as in deployment.json"
     if deployment.network is None:
         call = "ensemble.calibrate(member_logits)  # (B, members, classes, *S)"
     return "\n".join(
         [
             "```python",
-            "from lightning_calib.deployment import CalibratedEnsemble",
+            "import lightning_calib as lc",
             "",
-            'ensemble = CalibratedEnsemble.load("this/folder")',
+            f'ensemble = lc.load_model("{place}")',
             f"log_probs, mask, confidence = {call}",
             "```",
         ]

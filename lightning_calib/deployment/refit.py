@@ -6,18 +6,16 @@ from typing import Any, Literal
 from lightning_calib.calibrators import Calibrator, Identity, PipelineName, load_calibrator
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.advice import Preserve
-from lightning_calib.experiment.fitting import fresh
+from lightning_calib.experiment.fitting import fit_again, fresh
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.selection_records import calibrator_path
 from lightning_calib.experiment.space import Values
 from lightning_calib.experiment.stack_jobs import fit_stack
 from lightning_calib.experiment.stacking import is_stack
-from lightning_calib.functional.devices import device_of
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers import SolverName, choose_solver, make_solver, mean_nll
-from lightning_calib.tasks.calibration import DeviceBatches
+from lightning_calib.solvers import SolverName, choose_solver, mean_nll
 
 Cases = Literal["all", "cal_val"]
 
@@ -123,7 +121,7 @@ def refit(
     solver: SolverName = settings.get("solver", "auto")
     solver = choose_solver(calibrator) if solver == "auto" else solver
     epochs = {"epochs": best_epochs(results, str(name))} if solver == "adam" else {}
-    facts |= {"hyperparameters": values, "certificate": _fit(calibrator, data, solver, dict(values) | epochs)}
+    facts |= {"hyperparameters": values, "certificate": fit_again(calibrator, data, solver, dict(values) | epochs)}
     return calibrator, facts | _gain(calibrator, data)
 
 
@@ -137,15 +135,3 @@ def _gain(calibrator: Calibrator, data: StoredOutputsDataModule) -> dict[str, fl
             "calibration: search longer (calibrate.py run --trials), or deploy another pipeline"
         )
     return {"nll": nll, "identity_nll": without}
-
-
-def _fit(
-    calibrator: Calibrator, data: StoredOutputsDataModule, solver: SolverName, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Fit in place on all cases; what the solver says about it."""
-    device = device_of("auto")
-    machine = make_solver(calibrator.to(device), solver, ignore_index=data.ignore_index, **options)
-    data.train_batches = machine.batches
-    machine.solve(DeviceBatches(data.train_dataloader(), device))
-    calibrator.cpu()
-    return {"solver": "adam", "passes": machine.passes} if solver == "adam" else machine.describe()

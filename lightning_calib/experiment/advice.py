@@ -1,5 +1,6 @@
 """The recommendation of an experiment, as it was stored and as people read it; nothing here needs torch."""
 
+import html
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,9 @@ class Recommendation:
         """Read it from its JSON form."""
         test = {key: Interval(**value) for key, value in facts["test"].items()}
         return cls(**{**facts, "test": test, "regret": Interval(**facts["regret"])})
+
+    def _repr_html_(self) -> str:
+        return as_html(describe(self, len(self.chosen)))
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,9 @@ class GroupAdvice:
         }
         gain = None if facts["gain"] is None else Interval(**facts["gain"])
         return cls(**{**facts, "scores": scores, "gain": gain})
+
+    def _repr_html_(self) -> str:
+        return as_html(describe_groups(self))
 
 
 def selected_advice(summary: dict[str, Any], preserve: Preserve) -> GroupAdvice | None:
@@ -195,6 +202,17 @@ def describe_groups(advice: GroupAdvice) -> str:
     if told := [f"{label} {_told(a.scores[key], scale)}" for key, label, scale in TOLD if key in a.scores]:
         lines.append(f"On test, from the ensemble as it is: {', '.join(told)}.")
     return "\n".join(lines)
+
+
+def as_html(advice: str) -> str:
+    r"""Advice as a notebook shows it: the verdict stands out.
+
+    Example:
+        >>> as_html("Deploy ts(p).\nNLL < 1")
+        '<p><b>Deploy ts(p).</b><br>NLL &lt; 1</p>'
+    """
+    first, *others = html.escape(advice).splitlines()
+    return f"<p>{'<br>'.join([f'<b>{first}</b>', *others])}</p>"
 
 
 def verdict(advice: GroupAdvice) -> str:

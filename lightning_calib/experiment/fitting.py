@@ -229,3 +229,15 @@ def curve_rows(solver: Solver, val: list[tuple[int, float]]) -> list[CurveRow]:
     history = solver.describe()["history"] if full_batch else []
     rows = [CurveRow(step, "objective", value) for step, value in enumerate(history, start=1)]
     return rows + [CurveRow(epoch, "val_nll", nll) for epoch, nll in val]
+
+
+def fit_again(
+    calibrator: Calibrator, data: StoredOutputsDataModule, solver: SolverName, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Fit in place on all cases of ``cal`` with hyperparameters that are known; what the solver says about it."""
+    device = device_of("auto")
+    machine = make_solver(calibrator.to(device), solver, ignore_index=data.ignore_index, **options)
+    data.train_batches = machine.batches
+    machine.solve(DeviceBatches(data.train_dataloader(), device))
+    calibrator.cpu()
+    return {"solver": "adam", "passes": machine.passes} if solver == "adam" else machine.describe()

@@ -25,7 +25,7 @@ from lightning_calib.experiment.summary import write_summary
 from lightning_calib.experiment.tracking import JOURNALS, Runs, Tracking, tracking
 from lightning_calib.experiment.work import Work
 from lightning_calib.kit.files import FileError, read_json, write_json
-from lightning_calib.kit.noise import quiet
+from lightning_calib.kit.noise import hushed, quiet
 
 Pages = Callable[[Results], Path]
 
@@ -74,7 +74,7 @@ def run_experiment(
         work = Work(experiment, root, trainer or {}, follows, shard_voxels)
         slots = slots_for(workers, work.trainer)
         processes = call.share(make_executor(executor, slots, experiment.threads, start))
-        with processes, tracked.following() if tracked else nullcontext():
+        with processes, hushed(), tracked.following() if tracked else nullcontext():
             processes.check([experiment.store.path, root])
             _say_kept(call.kept, display)
             pool_all(work, processes, display)

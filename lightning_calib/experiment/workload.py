@@ -50,8 +50,8 @@ class Passes:
 
 
 # Seen on 12 made-up scenes of 240 x 320 and 11 classes (benchmarks/experiment.py), 20 trials of the search space each;
-# on CamVid fits of ms take 5 or 6 passes, those of cdc 9 to 22 (docs/RESULTS.md). Fits of ets took 12 passes on small
-# scenes of 8 classes, 16 on a million voxels of 20 (docs/fitting.md).
+# on CamVid fits of ms take 5 or 6 passes, those of cdc 9 to 22 (docs/results/camvid.md). Fits of ets took 12 passes on
+# small scenes of 8 classes, 16 on a million voxels of 20 (docs/fitting.md).
 PASSES = {
     "ts": Passes(5, 5),
     "ets": Passes(16, 16),

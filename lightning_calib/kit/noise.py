@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _WARNINGS = (
     r".*treespec, LeafSpec",  # Lightning uses a part of torch that torch is about to rename
@@ -10,6 +12,7 @@ _WARNINGS = (
     r"Be aware that when using `ckpt_path`, callbacks",  # validation needs none of the training's callbacks
     r"Experiment logs directory .* exists and is not empty",
 )
+_LOGGERS = ("pytorch_lightning", "lightning_fabric")
 _UNWANTED = ("litlogger", "litmodels", "Seed set to")  # advertisements; what the config says
 
 
@@ -30,5 +33,20 @@ def quiet() -> None:
     import pytorch_lightning  # noqa: F401  # it sets the level of its logger when it is imported
 
     silence()
-    for name in ("pytorch_lightning", "lightning_fabric"):
+    for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """As :func:`quiet`, for work in a process that is not ours, such as a notebook; afterwards it is as before."""
+    import pytorch_lightning  # noqa: F401
+
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    with warnings.catch_warnings():
+        quiet()
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)

@@ -1,6 +1,7 @@
 """One table for every place: Markdown, LaTeX, CSV and terminals; the report's template draws it as HTML."""
 
 import csv
+import html
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -210,6 +211,21 @@ class Table:
                 writer.writerow("" if x is None else repr(x) if isinstance(x, float) else x for x in values)
         return text.getvalue()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows; the page of the report has a template of its own."""
+        places = self.shown("markdown")
+        heads = "".join(f"<th>{html.escape(self.columns[n].title)}</th>" for n in places)
+        body: list[str] = []
+        for block, row in self._walk():
+            if block:
+                heading = f'<th colspan="{len(places)}" style="text-align: left">{html.escape(block)}</th>'
+                body.append(f"<tr>{heading}</tr>")
+            sides = ("left" if self.columns[n].left else "right" for n in places)
+            cells = (_html(row.cells[n], side) for n, side in zip(places, sides, strict=True))
+            body.append(f"<tr>{''.join(cells)}</tr>")
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        return f"{table}<p>{html.escape(self.caption)}</p>"
+
     def to_text(self) -> str:
         """Lines for a terminal; ``*`` marks the best of a column.
 
@@ -262,6 +278,12 @@ def _markdown(cell: Cell, intervals: bool) -> str:
     text = cell.text.replace("|", r"\|")
     text = f"`{text}`" if cell.style == "code" else f"**{text}**" if cell.best else text
     return " ".join(part for part in (text, cell.mark, cell.interval if intervals else "") if part)
+
+
+def _html(cell: Cell, side: str) -> str:
+    text = html.escape(" ".join(part for part in (cell.text, cell.mark) if part))
+    shown = f"<code>{text}</code>" if cell.style == "code" else f"<b>{text}</b>" if cell.best else text
+    return f'<td style="text-align: {side}">{shown}</td>'
 
 
 def _latex(cell: Cell, intervals: bool) -> str:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from lightning_calib.functional.binning import BinTable
-
-ACCURACY, GAP, VOXELS = "#3b6fb6", "#e07a3f", "#8d99ae"
+from lightning_calib.kit.style import BLUE, FAINT, INK, VERMILLION, class_colours, look, new_figure
 
 
 def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None = None) -> tuple[Figure, Axes]:
@@ -31,26 +30,30 @@ def draw_reliability(table: BinTable, ax: Axes | None = None, title: str | None 
         >>> axes.get_title()
         'ECE 0.250 (15 bins, all voxels pooled)'
     """
-    axes = Figure(figsize=(4, 5), layout="constrained").subplots() if ax is None else ax
     size = table.voxels.shape[-1]
     left = np.arange(size) / size
     accuracy, confidence = table.accuracy().numpy(), table.mean_confidence().numpy()
     low, gap = np.fmin(accuracy, confidence), np.abs(accuracy - confidence)
-    axes.bar(left, accuracy, 1 / size, align="edge", color=ACCURACY, edgecolor="white", label="accuracy")
-    axes.bar(left, gap, 1 / size, low, align="edge", color=GAP, alpha=0.6, label="gap to mean confidence")
-    axes.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
-    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    axes.set_title(title or f"ECE {table.expected_error().item():.3f} ({size} bins, all voxels pooled)")
-    axes.legend(loc="upper left", frameon=False)
-    _histogram(axes, left, table.voxels.numpy())
+    with look():
+        axes = new_figure(4, 5).subplots() if ax is None else ax
+        axes.bar(left, accuracy, 1 / size, align="edge", color=BLUE, edgecolor="white", label="accuracy")
+        axes.bar(left, gap, 1 / size, low, align="edge", color=VERMILLION, alpha=0.6, label="gap to mean confidence")
+        axes.plot([0, 1], [0, 1], color=INK, lw=1, ls="--")
+        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        axes.set_title(
+            title or f"ECE {table.expected_error().item():.3f} ({size} bins, all voxels pooled)", loc="center"
+        )
+        axes.legend(loc="upper left")
+        _histogram(axes, left, table.voxels.numpy())
     return _figure(axes), axes
 
 
 def _histogram(axes: Axes, left: np.ndarray, voxels: np.ndarray) -> None:
     """Voxels of each bin below the diagram, on a log scale: most of an image is sure."""
     below = axes.inset_axes((0, -0.28, 1, 0.22))  # hangs on the axes, so it works in any grid of axes
-    below.bar(left, voxels, 1 / len(left), align="edge", color=VOXELS, edgecolor="white")
+    below.bar(left, voxels, 1 / len(left), align="edge", color=FAINT, edgecolor="white")
     below.set(xlim=(0, 1), yscale="log", xlabel="confidence", ylabel="voxels")
+    below.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(labelbottom=False)
 
 
@@ -67,19 +70,19 @@ def draw_classwise_reliability(
     Returns:
         Figure and axes.
     """
-    axes = Figure(figsize=(5.5, 4), layout="constrained").subplots() if ax is None else ax
     names = [str(c) for c in range(len(table.voxels))] if class_names is None else list(class_names)
     if len(names) != len(table.voxels):
         raise ValueError(f"{len(names)} class names for {len(table.voxels)} classes: {names}")
-    colours = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
     frequency, probability, errors = table.accuracy(), table.mean_confidence(), table.expected_error()
-    for c, name in enumerate(names):
-        seen = table.voxels[c] > 0
-        label = f"{name} ({errors[c].item():.3f})"
-        axes.plot(probability[c][seen], frequency[c][seen], ".-", color=colours[c], lw=1, label=label)
-    axes.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="frequency", aspect="equal")
-    axes.legend(title="class (ECE)", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=7)
+    with look():
+        axes = new_figure(5.5, 4).subplots() if ax is None else ax
+        for c, (name, colour) in enumerate(zip(names, class_colours(len(names)), strict=True)):
+            seen = table.voxels[c] > 0
+            label = f"{name} ({errors[c].item():.3f})"
+            axes.plot(probability[c][seen], frequency[c][seen], ".-", color=tuple(colour), lw=1, label=label)
+        axes.plot([0, 1], [0, 1], color=INK, lw=1, ls="--")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="frequency", aspect="equal")
+        axes.legend(title="class (ECE)", loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7)
     return _figure(axes), axes
 
 

@@ -114,7 +114,7 @@ class OutputStore:
 
     Args:
         path: the folder, usually ``runs/<name>/outputs``.
-        members: take the first so many members for the ensemble; None for all.
+        members: size of the ensemble: its first members count; None for all.
 
     Attributes:
         root: where the files are: ``path``, or the store of regions that ``path`` is a view of.

@@ -8,6 +8,7 @@ from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import ResultsError
 from lightning_calib.experiment.statistics import IntervalKind
 from lightning_calib.kit.files import write_text
+from lightning_calib.kit.style import look
 from lightning_calib.report.html import render
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.main_table import interval_legend, markdown_file
@@ -15,7 +16,6 @@ from lightning_calib.report.section import Section, attempt
 from lightning_calib.report.sections import SECTIONS
 from lightning_calib.report.sections.comparisons import comparison_table
 from lightning_calib.report.studies import FOLDER, study_sections
-from lightning_calib.report.style import look
 
 _PNG_DPI = 130
 _FIGURE = re.compile(r'<figure id="figure-([\w-]+)"')

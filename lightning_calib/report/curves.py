@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lightning_calib.experiment.reliability import Curve
-from lightning_calib.report.style import CALIBRATED, FAINT, INK, STYLES, UNCALIBRATED, look, new_figure, percent
+from lightning_calib.kit.style import CALIBRATED, FAINT, INK, STYLES, UNCALIBRATED, look, new_figure, percent
 from lightning_calib.report.svg import hot
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lightning_calib.report.style import BLUE, FAINT, INK, STYLES, VERMILLION, look, new_figure, percent, zero_line
+from lightning_calib.kit.style import (
+    BLUE,
+    FAINT,
+    INK,
+    STYLES,
+    VERMILLION,
+    ShownFigure,
+    look,
+    new_figure,
+    percent,
+    zero_line,
+)
 from lightning_calib.report.svg import hot
 
 Floats = NDArray[np.float64]
@@ -56,7 +67,7 @@ class Difference:
     verdict: str
 
 
-def reliability_figure(curves: Sequence[Reliability]) -> Figure:
+def reliability_figure(curves: Sequence[Reliability]) -> ShownFigure:
     """Accuracy against confidence, with the share of voxels at each confidence below.
 
     A curve below the diagonal is too confident, one above it too careful.

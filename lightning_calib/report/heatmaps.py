@@ -11,7 +11,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lightning_calib.report.style import DIVERGING, look, new_figure
+from lightning_calib.kit.style import DIVERGING, look, new_figure
 
 Floats = NDArray[np.float64]
 

@@ -10,9 +10,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from lightning_calib.outputs.previews import IGNORED
-from lightning_calib.report.maps import CasePlane, Floats, Labels
-from lightning_calib.report.style import (
+from lightning_calib.kit.style import (
     BACKGROUND_COLOUR,
     BLUE,
     DARK,
@@ -24,6 +22,8 @@ from lightning_calib.report.style import (
     new_figure,
     rgb,
 )
+from lightning_calib.outputs.previews import IGNORED
+from lightning_calib.report.maps import CasePlane, Floats, Labels
 
 _PANEL = 2.0  # inches of a panel's width
 _COLUMNS = 3  # panels side by side: what a phone can show

@@ -41,6 +41,7 @@ STUDIES: Registry[Any] = Registry(
         "offsets": f"{_HERE}.offsets:Offsets",
         "shift": f"{_HERE}.shift:Shift",
         "subsets": f"{_HERE}.subsets:Subsets",
+        "cross_validation": f"{_HERE}.cross_validation:CrossValidation",
         "calibration_size": f"{_HERE}.calibration_size:CalibrationSize",
         "ensemble_size": f"{_HERE}.ensemble_size:EnsembleSize",
     },

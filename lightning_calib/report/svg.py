@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lightning_calib.report.style import FAINT, INK, look
+from lightning_calib.kit.style import FAINT, INK, look
 
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _HOT = "hot:"

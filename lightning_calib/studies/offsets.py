@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_calib.functional.energy import free_energy_moments, spread_of
 from lightning_calib.kit.files import digest, sha256
+from lightning_calib.kit.style import ENERGY
 from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.report.figures import Series, series_figure
@@ -19,7 +20,6 @@ from lightning_calib.report.map_figures import scalar_figure
 from lightning_calib.report.maps import free_energy
 from lightning_calib.report.numbers import format_count, format_number
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.report.style import ENERGY
 from lightning_calib.studies.base import Study, StudyError
 
 DOUBT = 0.99  # confidence below which a voxel is in doubt
@@ -66,7 +66,7 @@ class Offsets(Study):
         """Measure how much the free energy of the logits varies within images, for every ensemble size.
 
         Args:
-            members: ensemble sizes; the first so many members count. By default 1 up to all.
+            members: ensemble sizes; of each, the first members count. By default 1 up to all.
             cases: cases of the pool set, evenly spread; by default all.
         """
         sizes = self._sizes(members)

@@ -25,8 +25,8 @@ class ScoreRow:
         pipeline: its name.
         metric: which score.
         mean: over repeats and cases.
-        low: lower bound of the 95 % interval; of pooled scores the smallest repeat.
-        high: upper bound; of pooled scores the largest repeat.
+        low: lower bound of the 95 % interval; the smallest repeat where a pooled score has none.
+        high: upper bound; the largest repeat where a pooled score has none.
     """
 
     setting: str
@@ -42,7 +42,9 @@ def score_rows(setting: str, results: Results, names: Sequence[str]) -> list[Sco
     rows = []
     for name, scores in main_scores(results, [name for name in names if name in results.scored]).items():
         rows += [ScoreRow(setting, name, metric, *asdict(value).values()) for metric, value in scores.items()]
-        rows += [ScoreRow(setting, name, key, *own.values()) for key, own in pooled_scores(results, name).items()]
+        for key, own in pooled_scores(results, name).items():
+            low, high = own.get("low", own["min"]), own.get("high", own["max"])
+            rows.append(ScoreRow(setting, name, key, own["mean"], low, high))
     return rows
 
 

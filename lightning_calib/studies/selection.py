@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import CaseRow
+from lightning_calib.kit.style import INK, STYLES, look, new_figure
 from lightning_calib.kit.tables import Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import choose_decimals, format_number, format_score
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.report.style import INK, STYLES, look, new_figure
 from lightning_calib.studies.base import Pipelines, Study, StudyError
 
 

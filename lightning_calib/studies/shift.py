@@ -1,6 +1,5 @@
 """Calibrators fitted on clean images, judged without refitting on outputs for changed ones (Appendix H)."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from lightning_calib.experiment.summary import join_tables, matched_comparisons
 from lightning_calib.experiment.work import make_trainer
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import digest, read_json, sha256, write_json
+from lightning_calib.kit.files import digest, read_json, sha256
 from lightning_calib.kit.tables import Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.manifest import MANIFEST
@@ -29,6 +28,7 @@ from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.map_figures import image_sheet
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.studies.base import Pipelines, Study, StudyError
+from lightning_calib.studies.judged import prepare
 from lightning_calib.studies.scores import ScoreRow, change_rows, interval_text, panels, score_rows, score_table
 
 CLEAN = "clean"
@@ -74,7 +74,7 @@ class Shift(Study):
             )
         for images, path in found.items():
             self._refuse_other_cases(images, self.open_store(path))
-            self._prepare(images, path, names)
+            prepare(self.results, self.folder / images, path, names)
         jobs = [
             ShiftJob(images, str(path), repeat, pooling, group)
             for images, path in found.items()
@@ -99,15 +99,6 @@ class Shift(Study):
                 f"{store.path} ({images}) was predicted by other networks than {self.store.path}: predict both with "
                 "the same checkpoints"
             )
-
-    def _prepare(self, images: str, path: Path, names: Sequence[str]) -> None:
-        """Make a folder of results as the run's own is, with the run's splits."""
-        folder, results = self.folder / images, self.results
-        for repeat in results.repeats:
-            write_json(layout.split_path(folder, repeat), results.split(repeat))
-        if (results.folder / layout.GROUPS).is_file():
-            shutil.copyfile(results.folder / layout.GROUPS, folder / layout.GROUPS)
-        write_json(folder / layout.SETTINGS, results.settings | {"pipelines": list(names), "outputs": str(path)})
 
     def _pending(self, job: ShiftJob) -> bool:
         folders = {name: layout.job_folder(self.folder / job.images, job.repeat, name) for name in job.pipelines}

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
 from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline, Stack
 from lightning_calib.datasets.shapes import Shapes
@@ -77,6 +78,16 @@ def test_the_card_tells_what_a_user_needs(deployed):
     for words in ("cms_op(p)", "identity(p)", "NLL", "disc", "24 cases (all pool cases)", "reliability.png"):
         assert words in text
     assert (deployed / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_card_has_the_form_of_the_hub(deployed, run):
+    """Its own reader is the oracle."""
+    card = ModelCard((deployed / "README.md").read_text())
+    assert card.data.library_name == "lightning_calib"
+    scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    known = Results(run / "calibration").summary["pipelines"]["cms_op(p)"]["metrics"]
+    assert scores["nll"] == pytest.approx(known["nll"]["mean"])
+    assert {result.dataset_name for result in card.data.eval_results} == {Deployment.load(deployed).dataset}
 
 
 def test_the_promises_are_measured_on_outputs(deployed):

@@ -45,7 +45,9 @@ def member_logits(rng: np.random.Generator, target: torch.Tensor, members: int, 
     return sharpness * (2.0 * onehot + 0.7 * shared + 0.7 * own)
 
 
-def write_outputs(folder: Path, cases=24, members=3, sharpness=6.7, seed=0, ignore_index=None, folds=0) -> OutputStore:
+def write_outputs(
+    folder: Path, cases=24, members=3, sharpness=6.7, seed=0, ignore_index=None, folds=0, prefix="case"
+) -> OutputStore:
     """An output store of `cases` made-up cases, in groups of two; of `folds` networks that take turns, if any."""
     rng = np.random.default_rng(seed)
     writer = OutputWriter(
@@ -56,15 +58,15 @@ def write_outputs(folder: Path, cases=24, members=3, sharpness=6.7, seed=0, igno
         [Member(str(k)) for k in range(members)],
         background=0,
         ignore_index=ignore_index,
-        groups={f"case_{n:03d}": f"pair_{n // 2}" for n in range(cases)},
-        folds=[Fold(str(k), tuple(f"case_{n:03d}" for n in range(k, cases, folds))) for k in range(folds)],
+        groups={f"{prefix}_{n:03d}": f"pair_{n // 2}" for n in range(cases)},
+        folds=[Fold(str(k), tuple(f"{prefix}_{n:03d}" for n in range(k, cases, folds))) for k in range(folds)],
     )
     for n in range(cases):
         target = label_map(rng)
         logits = member_logits(rng, target, members, sharpness)
         if ignore_index is not None:
             target[:2] = ignore_index
-        writer.write(f"case_{n:03d}", logits=logits, target=target)
+        writer.write(f"{prefix}_{n:03d}", logits=logits, target=target)
     writer.finish()
     return OutputStore(folder)
 

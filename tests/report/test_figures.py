@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lightning_calib.functional.binning import BinTable
+from lightning_calib.kit.style import class_colours
 from lightning_calib.report.figures import (
     BandProfile,
     Difference,
@@ -23,7 +24,6 @@ from lightning_calib.report.figures import (
 )
 from lightning_calib.report.heatmaps import Matrix, matrix_figure, without_common_part
 from lightning_calib.report.sections.curves import pooled_curve
-from lightning_calib.report.style import class_colours
 from lightning_calib.report.svg import SvgWriter
 
 CURVE = Reliability("toy", np.array([np.nan, 0.5, 0.9]), np.array([np.nan, 0.4, 0.95]), np.array([0.0, 10, 90]))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from lightning_calib.calibrators.affine import AffineCalibrator
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.pipeline import PipelineName
+from lightning_calib.kit.style import SEQUENTIAL
 from lightning_calib.report.figures import temperature_figure
 from lightning_calib.report.heatmaps import Matrix, matrix_figure, without_common_part
 from lightning_calib.report.inputs import Inputs, MissingInput
@@ -17,7 +18,6 @@ from lightning_calib.report.maps import case_plane
 from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.report.sections.pictures import spread_cases
-from lightning_calib.report.style import SEQUENTIAL
 
 _NO_CHANGE = 1e-4  # of a temperature
 MAX_EXPERTS = 12  # matrices of a conditional calibrator that are shown

@@ -8,6 +8,7 @@ import numpy as np
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.rows import CaseRow
 from lightning_calib.functional.flips import FLIP_KINDS
+from lightning_calib.kit.style import ENERGY
 from lightning_calib.kit.tables import Cell, Column, Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.previews import IGNORED
@@ -16,7 +17,6 @@ from lightning_calib.report.map_figures import confidence_figure, flip_figure, s
 from lightning_calib.report.maps import CLOSE_UP, CasePlane, case_plane, free_energy
 from lightning_calib.report.numbers import format_number, format_score
 from lightning_calib.report.section import Picture, Section
-from lightning_calib.report.style import ENERGY
 
 SHOWN = 3  # cases in each figure
 MEASURED = 24  # cases whose free energy is summed up: reading all of a large store takes minutes

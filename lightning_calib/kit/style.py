@@ -1,5 +1,6 @@
 """One look for all figures: colours that colour-blind readers can tell apart, and figures without global state."""
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-
-from lightning_calib.report.numbers import MINUS
 
 # Okabe & Ito (2008), "Color universal design"; black is left to the ink.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -84,7 +83,16 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, images: bool = False) -> Figure:
+class ShownFigure(Figure):
+    """A figure that notebooks show without pyplot, on white."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=100, facecolor="white")
+        return content.getvalue()
+
+
+def new_figure(width: float, height: float, images: bool = False) -> ShownFigure:
     """An empty figure of a size in inches that no global state knows about.
 
     Args:
@@ -92,7 +100,7 @@ def new_figure(width: float, height: float, images: bool = False) -> Figure:
         height: in inches.
         images: whether it holds panels of a fixed aspect, which then stand close together.
     """
-    return Figure(figsize=(width, height), layout="compressed" if images else "constrained")
+    return ShownFigure(figsize=(width, height), layout="compressed" if images else "constrained")
 
 
 def zero_line(axes: Axes, upright: bool = False) -> None:
@@ -116,7 +124,7 @@ def percent(share: float, _: float = 0) -> str:
         >>> percent(0.5), percent(0.0001)
         ('50 %', '0.01 %')
     """
-    return f"{100 * share:.6g} %".replace("-", MINUS)
+    return f"{100 * share:.6g} %".replace("-", "\N{MINUS SIGN}")
 
 
 def rgb(names: Sequence[str]) -> NDArray[np.float64]:
