@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lightning_calib.kit.style import FAINT, INK, look
+from lightning_calib.kit.style import BLUE, FAINT, INK, look
 
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _HOT = "hot:"
@@ -61,7 +61,11 @@ class SvgWriter:
         body = _TOLD.sub(r'<g class="hot" data-tip="\1">', body)
         body = _PNG.sub(_as_webp, _own_ids(body, f"f{next(self._numbers)}-"))
         body = _FONT.sub(lambda match: f"{match[1]} inherit" if match[1] else "", body)
-        body = body.replace(INK.lower(), "currentColor").replace(FAINT.lower(), "var(--faint)")
+        body = (
+            body.replace(BLUE.lower(), "var(--good)")
+            .replace(INK.lower(), "currentColor")
+            .replace(FAINT.lower(), "var(--faint)")
+        )
         width, height = (f"{float(size):g}" for size in root.groups())
         return f'<svg role="img" aria-label="{_attribute(label)}" viewBox="0 0 {width} {height}">{body.strip()}'
 
