@@ -38,7 +38,10 @@ COMMANDS: Commands = {
             ),
             "nnunet": Command(
                 "lightning_calib.cli.import_outputs:import_nnunet",
-                options=("outputs", "targets", "model", "images", "predictions", "trust_model_folder", "group_regex"),
+                options=(
+                    *("outputs", "targets", "model", "images", "predictions", "cross_validation"),
+                    *("trust_model_folder", "group_regex"),
+                ),
                 examples=(
                     "import nnunet --model MODEL --images imagesTs --targets labelsTs --outputs runs/mine/outputs "
                     "--trust_model_folder",

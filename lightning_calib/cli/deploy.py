@@ -26,7 +26,7 @@ def deploy(
     networks: bool = True,
     json: bool = False,
 ) -> int:
-    """Fit the chosen pipeline for the last time and write everything that using it takes into one folder.
+    """Fit the chosen pipeline once more, on all cases, and write the calibrated model into one folder.
 
     Of a run on regions, every region gets a folder in it.
 
