@@ -12,6 +12,7 @@ from PIL import Image
 from lightning_calib.kit.style import BLUE, FAINT, INK, look
 
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
+_PAGE = {BLUE: "var(--good)", INK: "currentColor", FAINT: "var(--faint)"}  # colours that follow the page's
 _HOT = "hot:"
 _TOLD = re.compile(rf'<g id="{_HOT}([^"]*)">')
 _ROOT = re.compile(r"<svg[^>]*?viewBox=\"0 0 ([\d.]+) ([\d.]+)\"[^>]*>", re.DOTALL)
