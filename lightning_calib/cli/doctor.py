@@ -4,7 +4,7 @@ import json as json_format
 import sys
 from pathlib import Path
 
-from lightning_calib.cli.errors import named
+from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor import QUICK_CASES, VOXELS, Finding, examine, has_errors
 from lightning_calib.outputs.doctor.images import hash_folder
 from lightning_calib.outputs.manifest import StoreError

@@ -22,6 +22,7 @@ from lightning_calib.outputs.manifest import (
     case_path,
     read_header,
 )
+from lightning_calib.outputs.previews import Preview, read_preview
 from lightning_calib.outputs.regions import Region
 from lightning_calib.outputs.views import View, view_folder
 
@@ -76,6 +77,11 @@ class StoredCase:
     def valid(self) -> Tensor | None:
         """Where the networks predicted, bool ``(*S)``; None where that is everywhere."""
         return self._read("valid") if self.record.has_valid else None
+
+    @property
+    def preview(self) -> Preview | None:
+        """A small picture of the image; None where the store has none."""
+        return read_preview(self.path.parent.parent, self.case_id)
 
     def pooled(self, pooling: Pooling) -> Tensor:
         """Pooled logits ``(C, *S)`` in float32 (see :func:`lightning_calib.functional.pool`)."""
