@@ -22,7 +22,6 @@ from lightning_calib.callbacks.outputs import StoreOutputs, say_finished
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.corrupted import corrupted
 from lightning_calib.cli.ensemble import Job, train_members
-from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.prediction import predict_by
 from lightning_calib.cli.run_data import (
@@ -54,6 +53,7 @@ from lightning_calib.executors.base import make_executor
 from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
 from lightning_calib.kit.noise import quiet
+from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor.images import remember_images
 from lightning_calib.outputs.folds import MEMBER as OUT_OF_FOLD
 from lightning_calib.outputs.folds import Fold
