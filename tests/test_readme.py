@@ -39,6 +39,7 @@ def test_snippets_run(code, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing

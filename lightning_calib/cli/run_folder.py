@@ -71,8 +71,9 @@ class MemberFolder:
         """Stop where the member was begun with a config that gives another network."""
         if not self.config.is_file():
             return
-        theirs = _compared(yaml.safe_load(self.config.read_text(encoding="utf-8")))
-        if told := differences(theirs, _compared(config)):
+        theirs, ours = _compared(yaml.safe_load(self.config.read_text(encoding="utf-8"))), _compared(config)
+        unset = {key: value for key, value in ours.items() if not value}  # as is what an earlier version did not know
+        if told := differences(unset | theirs, ours):
             raise RunError(
                 f"member {self.name} in {self.path} was begun with another config ({told}): "
                 "name another run, or remove the member's folder"

@@ -111,6 +111,19 @@ class MemberTrainer(Trainer):
         """
         raise RunError("ensembles are trained from the command line: train.py ensemble")
 
+    def check(
+        self, model: LightningModule | None, datamodule: LightningDataModule, cases: int = 300, sheet: bool = True
+    ) -> None:
+        """Say what the data look like before anything is trained: sizes, values, classes, groups, near copies.
+
+        Args:
+            model: none.
+            datamodule: set by the command line.
+            cases: cases that values and near copies are looked for in, evenly spread.
+            sheet: also write a contact sheet, check.png in the folder of the run.
+        """
+        raise RunError("data are checked from the command line: train.py check")
+
 
 class SaveConfig(SaveConfigCallback):
     """Keep the config in the member's folder and in the tracker."""

@@ -54,6 +54,15 @@ def _misnamed(cases: Sequence[Case], levels: Sequence[str]) -> list[str]:
     ]
 
 
+def _misnumbered(names: Sequence[str], background: int | None, ignore: int | None) -> list[str]:
+    """One line each where the background is no class, or the ignored label is one."""
+    classes = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    found = [] if background is None or 0 <= background < len(names) else [f"background_class {background} is no class"]
+    found += [f"ignore_label {ignore} is a class"] if ignore is not None and 0 <= ignore < len(names) else []
+    found += [f"there are {len(names)} classes; name two or more"] if len(names) < 2 else []
+    return [f"{text} (class_names: {classes})" for text in found]
+
+
 class SegmentationDataModule(LightningDataModule):
     """Cases in three parts (training, validation, pool), and loaders for them.
 
@@ -166,9 +175,14 @@ class SegmentationDataModule(LightningDataModule):
             DataError: listing all problems.
         """
         found = [*problems, *_misnamed(splits.pool, self.group_levels)]
-        found += [f"no {part} cases" for part in ("train", "pool") if not getattr(splits, part) and not found]
+        found += _misnumbered(self.class_names, self.background, self.ignore_index)
+        found += [
+            f"no {part} cases of {len(splits.all)} in all; add some, or have more of them in this part"
+            for part in ("train", "pool")
+            if not getattr(splits, part) and not found
+        ]
         if self.check:
-            self.facts, broken = scan(splits.all, self.inspect, self.recipe())
+            self.facts, broken = scan(splits.all, self.inspect, self.recipe(), self.num_classes)
             found += broken
         if found:
             raise DataError(found, self.where)

@@ -31,6 +31,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LIGHTNING_CALIB_CACHE") or Path(base) / "lightning_calib")
 
 
+class LabelError(ValueError):
+    """A mask holds values that are no class.
+
+    Args:
+        labels: all values that it holds.
+        text: what is wrong with them.
+    """
+
+    def __init__(self, labels: Sequence[int], text: str) -> None:
+        self.labels = list(labels)
+        super().__init__(text)
+
+
 def label_facts(target: NDArray[Any], num_classes: int, ignore_index: int | None) -> CaseFacts:
     """Voxels of each class.
 
@@ -46,8 +59,38 @@ def label_facts(target: NDArray[Any], num_classes: int, ignore_index: int | None
     wrong = [label for label in found if not 0 <= label < num_classes and label != ignore_index]
     if wrong:
         also = "" if ignore_index is None else f", and {ignore_index} for ignored voxels"
-        raise ValueError(f"labels {wrong} are out of range; allowed are 0 to {num_classes - 1}{also}")
+        raise LabelError(
+            list(found), f"labels {shortened(wrong)} are out of range; allowed are 0 to {num_classes - 1}{also}"
+        )
     return {"counts": [0 if c == ignore_index else found.get(c, 0) for c in range(num_classes)]}
+
+
+def shortened(values: Sequence[int], most: int = 10) -> str:
+    """Some values in brackets.
+
+    Example:
+        >>> shortened([3, 9]), shortened(range(100), most=3)
+        ('[3, 9]', '[0, 1, 2, ... 99] (100 values)')
+    """
+    if len(values) <= most:
+        return str(list(values))
+    return f"[{', '.join(map(str, values[:most]))}, ... {values[-1]}] ({len(values)} values)"
+
+
+def mask_remedy(values: Sequence[int], num_classes: int) -> str:
+    """What to set where masks hold other values than class numbers.
+
+    Example:
+        >>> mask_remedy([0, 255], 2)
+        'set mask_values: [0, 255]'
+        >>> mask_remedy(range(256), 2)
+        'these are shades of grey: set mask_threshold: 127'
+    """
+    if len(values) == num_classes:
+        return f"set mask_values: {list(values)}"
+    if num_classes == 2 and len(values) > 8:
+        return f"these are shades of grey: set mask_threshold: {max(values) // 2}"
+    return f"name {len(values)} classes, or set ignore_label to a value that counts nowhere"
 
 
 def _fingerprint(case: Case) -> str:
@@ -62,20 +105,61 @@ def _try(inspect: Inspect, case: Case) -> CaseFacts:
     except Exception as error:  # decoders raise whatever they like on a broken file
         text = " ".join(str(error).split()) or type(error).__name__
         named = any(str(file) in text for file in case.files)
-        files = ", ".join(str(file) for file in case.files)
-        return {"problem": text if named else f"{case.case_id} ({files}): {text}"}
+        labels = {"labels": error.labels} if isinstance(error, LabelError) else {}
+        return {"problem": text, "case": None if named else case, **labels}
 
 
-def scan(cases: Sequence[Case], inspect: Inspect, recipe: str) -> tuple[dict[str, CaseFacts], list[str]]:
+def told_together(broken: Sequence[CaseFacts], counts: Sequence[Sequence[int]], num_classes: int | None) -> list[str]:
+    """What is wrong with cases, each reason once.
+
+    Args:
+        broken: what was found, by case.
+        counts: class counts of the sound cases.
+        num_classes: number of classes, where masks are judged.
+    """
+    masks = [found for found in broken if "labels" in found]
+    if num_classes is None or len(masks) < 2:
+        masks = []
+    values = {label for found in masks for label in found["labels"]}
+    values |= {number for each in counts for number, count in enumerate(each) if count}
+    reasons: dict[str, list[Case]] = {}
+    lines = []
+    for found in broken:
+        if found in masks:
+            continue
+        if found["case"] is None:
+            lines.append(found["problem"])
+        else:
+            reasons.setdefault(found["problem"], []).append(found["case"])
+    lines += [f"{_named(cases)}: {reason}" for reason, cases in reasons.items()]
+    if masks and num_classes is not None:
+        held, remedy = sorted(values), mask_remedy(sorted(values), num_classes)
+        cases = [found["case"] for found in masks]
+        lines.append(f"{_named(cases)}: masks hold {shortened(held)}, classes are 0 to {num_classes - 1}; {remedy}")
+    return lines
+
+
+def _named(cases: Sequence[Case]) -> str:
+    """One case with its files; of several, some names and the number of the rest."""
+    if len(cases) == 1:
+        return f"{cases[0].case_id} ({', '.join(str(file) for file in cases[0].files)})"
+    more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+    return f"{len(cases)} cases ({', '.join(sorted(case.case_id for case in cases)[:3])}{more})"
+
+
+def scan(
+    cases: Sequence[Case], inspect: Inspect, recipe: str, num_classes: int | None = None
+) -> tuple[dict[str, CaseFacts], list[str]]:
     """Inspect every case, in threads.
 
     Args:
         cases: what to inspect; all files must exist.
         inspect: gives JSON-able facts on a case, or raises.
         recipe: everything the facts depend on apart from the files; names the cache.
+        num_classes: number of classes, for what to do about masks that hold other values.
 
     Returns:
-        Facts by case id, and one line for each case that ``inspect`` refused.
+        Facts by case id, and what is wrong with the cases that ``inspect`` refused, each reason once.
     """
     path = cache_folder() / "checks" / f"{hashlib.sha256(recipe.encode()).hexdigest()[:24]}.json"
     cached: dict[str, CaseFacts] = {}
@@ -91,8 +175,9 @@ def scan(cases: Sequence[Case], inspect: Inspect, recipe: str) -> tuple[dict[str
         found = threads.map(lambda case: _try(inspect, case), new)
         steps = progress.track(found, total=len(new), description=f"checking {len(new)} cases")
         facts |= {case.case_id: fact for case, fact in zip(new, steps, strict=True)}
-    problems = [fact["problem"] for fact in facts.values() if "problem" in fact]
+    broken = [fact for fact in facts.values() if "problem" in fact]
     sound = {i: fact for i, fact in facts.items() if "problem" not in fact}
+    problems = told_together(broken, [fact["counts"] for fact in sound.values() if "counts" in fact], num_classes)
     if any(case.files and case.case_id in sound for case in new):
         with suppress(OSError):  # a read-only home costs time at the next start, nothing else
             write_json(path, cached | {prints[i]: fact for i, fact in sound.items() if i in prints})

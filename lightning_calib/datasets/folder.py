@@ -24,7 +24,10 @@ class Folder(ImageDataModule):
         class_names: names of the classes, in the order of their numbers.
         images: name of the folder of images.
         masks: name of the folder of masks.
+        image_suffix: end of the images' names that is no part of the case's, such as ``_training``.
+        mask_suffix: the same of masks, such as ``_seg``.
         mask_values: what masks hold for class 0, 1, ..., such as ``[0, 255]``; None if the class numbers.
+        mask_threshold: masks are shades of grey: what is above it is the second of two classes.
         ignore_label: value in masks that counts nowhere.
         background_class: number of the background class; None where every class counts alike.
         group_regex: expression whose parentheses find groups in a file's name, such as the patient; several pairs for
@@ -37,7 +40,8 @@ class Folder(ImageDataModule):
             alone: networks may have seen other images of a group, and validation is drawn image by image.
         pool_fraction: share of the cases that form the pool set where there is no list.
         normalize: ``"imagenet"`` for 8-bit RGB, ``"image"`` for anything; None chooses by the first image.
-        alpha: transparency that differs from pixel to pixel: ``refuse`` it, ``drop`` it, or make it a ``band``.
+        alpha: what becomes of transparency that differs from pixel to pixel: ``drop`` it, or make it a ``band``; None
+            refuses it.
         channels_first: NPY images are ``(channels, H, W)``.
         all_orientations: images have no up or down (aerial, microscopy): augmentation turns them, too.
         options: those of :class:`~lightning_calib.datasets.images.ImageDataModule`.
@@ -49,7 +53,10 @@ class Folder(ImageDataModule):
         class_names: list[str],
         images: str = "images",
         masks: str = "masks",
+        image_suffix: str = "",
+        mask_suffix: str = "",
         mask_values: list[int] | None = None,
+        mask_threshold: float | None = None,
         ignore_label: int | None = None,
         background_class: int | None = None,
         group_regex: str | None = None,
@@ -60,7 +67,7 @@ class Folder(ImageDataModule):
         pool_regex: str | None = None,
         pool_fraction: float = 0.3,
         normalize: Normalization | None = None,
-        alpha: Alpha = "refuse",
+        alpha: Alpha | None = None,
         channels_first: bool = False,
         all_orientations: bool = False,
         **options: Any,
@@ -69,8 +76,12 @@ class Folder(ImageDataModule):
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background, self.any_orientation = ignore_label, background_class, all_orientations
         self.mask_values = check_values(mask_values, class_names)
-        self.picture_reader = ReadPicture(self.mask_values, ignore_label, alpha, channels_first)
-        cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"))
+        self.picture_reader = ReadPicture(self.mask_values, ignore_label, alpha, channels_first, mask_threshold)
+        if mask_threshold is not None and (mask_values is not None or len(class_names) != 2):
+            raise ValueError("mask_threshold is for two classes, without mask_values")
+        cases, problems = pair_folders(
+            self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"), endings=(image_suffix, mask_suffix)
+        )
         if not cases and list_files(self.root / images, VOLUMES):
             problems = [f"{self.root / images}: holds volumes; use lightning_calib.datasets.volume_folder.VolumeFolder"]
         grouping, strange = find_groups([case.case_id for case in cases], group_regex, groups_csv, group_level)

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.checks import CaseFacts, label_facts
+from lightning_calib.datasets.checks import CaseFacts, label_facts, shortened
 from lightning_calib.datasets.preprocessing import LATER, Preprocessing, record
-from lightning_calib.datasets.readers import Alpha, read_image, read_labels
+from lightning_calib.datasets.readers import Alpha, read_image, read_labels, read_shades
 from lightning_calib.datasets.sampling import SampleKey, generator
 from lightning_calib.datasets.transforms import Augmentation, ImageTransform, Normalization
 
@@ -31,16 +31,20 @@ class ReadPicture:
         ignore_index: value that is kept as it is.
         alpha: what becomes of transparency (see :func:`~lightning_calib.datasets.readers.read_image`).
         channels_first: NPY images are ``(channels, H, W)``.
+        mask_threshold: masks are shades of grey: what is above it is class 1, the rest class 0.
     """
 
     mask_values: tuple[int, ...] | None = None
     ignore_index: int | None = None
-    alpha: Alpha = field(default="refuse", metadata=LATER)
+    alpha: Alpha | None = field(default=None, metadata=LATER)
     channels_first: bool = field(default=False, metadata=LATER)
+    mask_threshold: float | None = field(default=None, metadata=LATER)
 
     def __call__(self, case: Case) -> tuple[Array, Array]:
         """Raw image ``(H, W, channels)`` and class numbers ``(H, W)``."""
         image = read_image(case.images[0], self.alpha, self.channels_first)
+        if case.mask is not None and self.mask_threshold is not None:
+            return image, (read_shades(case.mask) > self.mask_threshold).astype(np.uint8)
         mask = read_labels(case, image.shape[:2])
         return image, mask if self.mask_values is None or case.mask is None else self.classes(mask, self.mask_values)
 
@@ -48,7 +52,7 @@ class ReadPicture:
         """Class numbers of a mask's values."""
         strange = np.setdiff1d(mask, [*values, *([] if self.ignore_index is None else [self.ignore_index])])
         if strange.size:
-            raise ValueError(f"values {strange[:5].tolist()} are not among mask_values {list(values)}")
+            raise ValueError(f"values {shortened(strange.tolist(), 5)} are not among mask_values {list(values)}")
         target = mask.astype(np.int64)
         for number, value in enumerate(values):
             target[mask == value] = number

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.pictures import decode
+from lightning_calib.datasets.pictures import Picture, decode
 
 Array = NDArray[Any]
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif")
-Alpha = Literal["refuse", "drop", "band"]
+Alpha = Literal["drop", "band"]
 VOLUMES = (".nii.gz", ".nii")
 SUFFIXES = (*PICTURES, ".npy", *VOLUMES)
 
@@ -46,7 +46,7 @@ def list_files(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     return sorted(p for p in folder.iterdir() if suffix(p, suffixes) and not p.name.startswith("."))
 
 
-def read_image(path: Path, alpha: Alpha = "refuse", channels_first: bool = False) -> Array:
+def read_image(path: Path, alpha: Alpha | None = None, channels_first: bool = False) -> Array:
     """A 2D image ``(H, W, channels)`` with all bits and bands of the file.
 
     Grey pictures get three equal channels, so that they fit among colour ones. Types are the file's where transforms
@@ -54,7 +54,8 @@ def read_image(path: Path, alpha: Alpha = "refuse", channels_first: bool = False
 
     Args:
         path: picture or NPY file.
-        alpha: what becomes of transparency that differs from pixel to pixel: an error, nothing, or one more channel.
+        alpha: what becomes of transparency that differs from pixel to pixel: an error, nothing (``drop``) or one more
+            channel (``band``).
         channels_first: NPY files are ``(channels, H, W)``.
 
     Raises:
@@ -68,12 +69,12 @@ def read_image(path: Path, alpha: Alpha = "refuse", channels_first: bool = False
     return array
 
 
-def _bands(path: Path, alpha: Alpha) -> Array:
+def _bands(path: Path, alpha: Alpha | None) -> Array:
     picture = decode(path)
     bands = np.repeat(picture.bands, 3, axis=2) if picture.bands.shape[2] == 1 else picture.bands
     if picture.alpha is None or alpha == "drop":
         return bands
-    if alpha == "refuse":
+    if alpha is None:
         raise ValueError(
             f"{path}: transparency that differs from pixel to pixel; set alpha: drop to look at the colours alone, or "
             "alpha: band to make it a channel"
@@ -87,6 +88,13 @@ def _array(path: Path, channels_first: bool) -> Array:
     if array.ndim not in (2, 3) or array.dtype.kind not in "uifb":
         raise ValueError(f"{path}: {array.dtype} of shape {array.shape}; a 2D image is (H, W) or {shape}, real numbers")
     return np.atleast_3d(np.moveaxis(array, 0, 2) if channels_first and array.ndim == 3 else array)
+
+
+def read_shades(path: Path) -> Array:
+    """A grey mask ``(H, W)`` as it is, fractions included; of a colour one the first channel, where all are equal."""
+    if suffix(path) == ".npy":
+        return np.asarray(np.load(path, allow_pickle=False))
+    return _grey(path, decode(path))
 
 
 def read_mask(path: Path) -> Array:
@@ -110,6 +118,10 @@ def _labels(path: Path) -> Array:
     picture = decode(path)
     if picture.indices is not None:
         return picture.indices
+    return _grey(path, picture)
+
+
+def _grey(path: Path, picture: Picture) -> Array:
     if (picture.bands[..., :1] != picture.bands).any():
         raise ValueError(f"{path}: a colour image; masks hold one class number a pixel")
     return picture.bands[..., 0]

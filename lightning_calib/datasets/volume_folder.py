@@ -20,6 +20,8 @@ class VolumeFolder(VolumeFileModule):
         class_names: names of the classes, in the order of their numbers.
         images: name of the folder of images.
         masks: name of the folder of masks.
+        image_suffix: end of the images' names that is no part of the case's, such as ``_training``.
+        mask_suffix: the same of masks, such as ``_seg``.
         ignore_label: value in masks that counts nowhere.
         background_class: number of the background class.
         group_regex: expression whose parentheses find groups in a file's name, such as the patient; several pairs for
@@ -40,6 +42,8 @@ class VolumeFolder(VolumeFileModule):
         class_names: list[str],
         images: str = "images",
         masks: str = "masks",
+        image_suffix: str = "",
+        mask_suffix: str = "",
         ignore_label: int | None = None,
         background_class: int = 0,
         group_regex: str | None = None,
@@ -56,7 +60,9 @@ class VolumeFolder(VolumeFileModule):
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background = ignore_label, background_class
         self.volume_reader = VolumeReader(content_only=content_only)
-        cases, problems = pair_folders(self.root / images, self.root / masks, suffixes=(*VOLUMES, ".npy"))
+        cases, problems = pair_folders(
+            self.root / images, self.root / masks, suffixes=(*VOLUMES, ".npy"), endings=(image_suffix, mask_suffix)
+        )
         grouping, strange = find_groups([case.case_id for case in cases], group_regex, groups_csv, group_level)
         self.group_levels, self.group_level = grouping.levels, grouping.whole
         lists, fractions = (pool_list, val_list), (pool_fraction, self.val_fraction)

@@ -153,7 +153,7 @@ class VolumeFileModule(VolumeDataModule):
             spacings = {case.case_id: spacing_of(case.images[0]) for case in splits.all}
         except Exception:  # an unreadable file: the check of all files names it
             return []
-        if np.ptp(list(spacings.values()), axis=0).max(initial=0) < 1e-3:
+        if not spacings or np.ptp(list(spacings.values()), axis=0).max(initial=0) < 1e-3:
             return []
         if mixed_spacing == "refuse":
             few = sorted(set(spacings.values()))[:3]

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lightning_calib.kit.files import atomic_path
+from lightning_calib.kit.tensors import write_tensors
 
 Precision = Literal["float32", "16bit", "8bit"]
 Array = NDArray[Any]
@@ -107,8 +107,7 @@ def _write_tensors(path: Path, maps: Maps, arrays: dict[str, Tensor], precision:
     stored = {name: _encode(array, precision) for name, array in arrays.items()}
     scale = "1" if precision != "8bit" else "255"
     stored["mask"] = torch.from_numpy(_small(maps.mask).astype(np.int32))
-    with atomic_path(path) as aside:
-        save_file({k: v.contiguous() for k, v in stored.items()}, aside, metadata={"divide_by": scale})
+    write_tensors(path, stored, {"divide_by": scale})
     return path
 
 

@@ -115,7 +115,7 @@ def make_executor(
         choice: its name; a mapping with its ``name`` and options, as a config file holds it; or an executor, which is
             taken as it is.
         slots: jobs at a time; None leaves it to the executor.
-        threads: threads a job.
+        threads: threads that each job uses.
         start: called once in every process before its first job; importable by name.
 
     Example:

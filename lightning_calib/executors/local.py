@@ -61,7 +61,7 @@ class LocalExecutor(Executor):
 
     Args:
         slots: number of processes; 0 does everything in this one; None takes one a core.
-        threads: threads a job.
+        threads: threads that each job uses.
         start: called once in every process before its first job; importable by name.
         gpus: GPUs a job, where there are any.
     """

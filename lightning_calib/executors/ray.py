@@ -47,7 +47,7 @@ class RayExecutor(Executor):
         memory: memory a job needs, in GB: nodes take no more jobs than they have room for.
         retries: how often a job is done again whose worker or node died.
         slots: jobs at a time; None for what the cluster has room for.
-        threads: threads a job.
+        threads: threads that each job uses.
         start: called once in every process before its first job; importable by name.
     """
 

@@ -23,7 +23,7 @@ class Cost:
     Attributes:
         pieces: jobs in the order in which they are handed out.
         start: seconds until a worker process can work.
-        threads: threads a job; they are taken to share its work evenly.
+        threads: threads that each job uses; they are taken to share its work evenly.
         disk: bytes of maps that are kept beside the store.
         memory: bytes of the largest worker.
     """

@@ -106,8 +106,8 @@ class Experiment:
         solver: ``auto`` for the exact one of each calibrator, or ``adam`` for the paper's.
         lts_trials: trials for calibrators that look at neighbours, which are slow on CPUs; None for ``trials``.
         lts_epochs: largest number of epochs of such calibrators.
-        threads: threads a job.
-        members: take the first so many members for the ensemble; None for all.
+        threads: threads that each job uses.
+        members: size of the ensemble: its first members count; None for all.
         selection: how the pipeline to deploy is chosen: by the lowest NLL on ``val`` (``paper``), or by a ladder of
             tests over the ``groups`` of ``cal`` and ``val``, which then stay whole; ``auto`` takes groups where the
             outputs have any.

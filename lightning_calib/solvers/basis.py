@@ -48,6 +48,10 @@ class BasisCoordinates(Coordinates):
         """The gradient."""
         return gradient
 
+    def metric(self, features: Tensor, weight: Tensor) -> Tensor:
+        """The same for all coefficients."""
+        return weight.sum().expand(self.size)
+
     def strengths(self, lam: float, mu: float) -> Tensor:
         """The calibrator's own; ``lam`` and ``mu`` are of matrices."""
         return self.calibrator.shrinkage().double().cpu()

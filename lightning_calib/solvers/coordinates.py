@@ -68,6 +68,16 @@ class Coordinates:
         """Second derivatives ``(P,)`` from those in ``[W | b] (C, C + 1)``, as if these did not mix."""
         return self.pullback(curvature)
 
+    def metric(self, features: Tensor, weight: Tensor) -> Tensor:
+        """Size of second derivatives ``(P,)`` where nothing is certain: what damping is measured in.
+
+        Args:
+            features: ``x (C, m)``.
+            weight: ``(m,)``.
+        """
+        moments = torch.cat([features.square(), torch.ones_like(features[:1])]) @ weight
+        return self.pullback_squares(moments.expand(self.num_classes, -1)) / self.num_classes
+
     def strengths(self, lam: float, mu: float) -> Tensor:
         """Factors of the squared entries of ``[W | b] (C, C + 1)`` in the penalty."""
         num_classes = self.num_classes

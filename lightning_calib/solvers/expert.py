@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_calib.solvers.hessian import DenseHessian, Hessian, ProductHessian
 from lightning_calib.solvers.model import Regularizer, SampleModel
-from lightning_calib.solvers.projected import minimize, projected_gradient, quadratic_minimum
+from lightning_calib.solvers.projected import cubic_minimum, minimize, projected_gradient, quadratic_minimum
 
 # Classes above which no Hessian is written down, and entries of all experts' Hessians together (256 MiB).
 DENSE_CLASSES, DENSE_ENTRIES = 40, 2**25
@@ -17,15 +17,18 @@ DENSE_CLASSES, DENSE_ENTRIES = 40, 2**25
 # Decrease of the objective, relative, below which a pass has stalled; and what rounding may add to it in float32.
 STALL, ROUNDING = 1e-10, 1e-8
 
+# A fit has stalled only where the model promises no larger decrease than this, relative.
+PROMISE = 1e-7
+
 FIRST_DAMPING, DAMPING_UP, DAMPING_DOWN, SMALLEST_DAMPING = 1e-4, 30.0, 0.1, 1e-9
 RESAMPLED_DAMPING = 1e-6  # at most, with a new sample: doubts about the old one no longer count
-INNER_STEPS = 12
+INNER_STEPS = 30
 
 # Steps after which the Hessian is taken anew at the current point.
 REFRESH = 12
 
 # How the next trial point is found: the minimum of the sample's model, however far away, or a Newton step.
-Phase = Literal["explore", "refine"]
+Phase = Literal["explore", "refine", "search"]
 
 # How an expert ended.
 Outcome = Literal["gradient", "stalled", "too few voxels"]
@@ -121,15 +124,21 @@ class ExpertFit:
         self.damping, self.decrease, self.stalls = FIRST_DAMPING, math.inf, 0
         self.curvature = Curvature()
         self.model: SampleModel | None = None
+        self.rejected: Point | None = None
 
     @property
     def active(self) -> bool:
         """Whether the fit goes on."""
         return self.outcome is None
 
-    def take(self, model: SampleModel) -> None:
+    @property
+    def informed(self) -> bool:
+        """Whether another sample would change nothing: it has all voxels, or has ended."""
+        return not self.active or (self.model is not None and self.model.complete)
+
+    def take(self, model: SampleModel, tolerance: float) -> None:
         """Go on with another sample."""
-        self.model, self.phase = model, "explore"
+        self.model, self.phase, self.tolerance = model, "explore", tolerance
         self.curvature.forget()
         if math.isfinite(self.best.value):
             self.damping = min(self.damping, RESAMPLED_DAMPING)
@@ -144,26 +153,41 @@ class ExpertFit:
         found = self._point(loss, matrix_gradient)
         self.curvature.remember(found.theta - self.best.theta, found.gradient - self.best.gradient)
         if not self._improves(found):
-            self.damping *= DAMPING_UP
-            self.decrease, self.phase = math.inf, "explore"
+            self.decrease = math.inf
+            if self.phase == "search":  # the point between was no better: the direction is a bad one
+                self.damping, self.phase = self.damping * DAMPING_UP, "explore"
+            else:
+                self.phase, self.rejected = "search", found
             return
         if found.norm < self.best.norm:
             self.damping = max(self.damping * DAMPING_DOWN, SMALLEST_DAMPING)
+        if self.phase == "search":
+            self.phase = "refine"
         self.decrease, self.best = self.best.value - found.value, found
 
     def advance(self, tolerance: float, objective: float) -> None:
         """Stop where a rule is met, else propose the next trial point."""
         if not self.active:
             return
-        self.stalls = self.stalls + 1 if self.decrease < STALL * objective else 0
         if self.best.norm <= tolerance:
             self.outcome = "gradient"
-        elif self.stalls >= 2:
+            return
+        self._propose()
+        gained = STALL * objective <= self.decrease < math.inf  # infinite: the step was rejected
+        promise = float(self.best.gradient @ (self.best.theta - self.trial)) / 2
+        self.stalls = 0 if gained or promise > PROMISE * objective else self.stalls + 1
+        if self.stalls >= 2:
             self.outcome = "stalled"
-        else:
-            assert self.model is not None
-            self.trial = self._explore(self.model) if self.phase == "explore" else self._refine(self.model)
-            self.phase = "refine"
+
+    def _propose(self) -> None:
+        """Choose the next trial point."""
+        if self.phase == "search":
+            assert self.rejected is not None
+            self.trial = self._between(self.rejected)
+            return
+        assert self.model is not None
+        self.trial = self._explore(self.model) if self.phase == "explore" else self._refine(self.model)
+        self.phase = "refine"
 
     def settle(self, identity_loss: float) -> None:
         """End at the identity where that is better, or where nothing was fitted."""
@@ -175,12 +199,14 @@ class ExpertFit:
     def state_dict(self) -> dict[str, Any]:
         """All but the model and the Hessian, which are rebuilt."""
         curvature = {"base": self.curvature.base, "corrections": list(self.curvature.corrections)}
-        return {name: getattr(self, name) for name in _STATE} | {"best": vars(self.best).copy()} | curvature
+        points = {"best": vars(self.best).copy(), "rejected": self.rejected and vars(self.rejected).copy()}
+        return {name: getattr(self, name) for name in _STATE} | points | curvature
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the values of :meth:`state_dict`."""
         vars(self).update({name: state[name] for name in _STATE})
         self.best = Point(**state["best"])
+        self.rejected = None if state["rejected"] is None else Point(**state["rejected"])
         self.curvature.base, self.curvature.corrections = state["base"], list(state["corrections"])
 
     def _point(self, loss: float, matrix_gradient: Tensor) -> Point:
@@ -193,26 +219,35 @@ class ExpertFit:
         return Point(self.trial, data_gradient, gradient, loss, value, norm)
 
     def _improves(self, found: Point) -> bool:
-        """Whether a point is better; by its gradient where rounding has drowned the values' difference.
+        """Whether a point is better; by slopes where rounding has drowned the values' difference.
 
-        By convexity, a slope that still points down at the trial point means that the objective fell.
+        By convexity, a slope that still points down at the trial point means that the objective fell; one that points
+        up less steeply than it pointed down means so, too, as far as the objective is a quadratic (the approximate
+        conditions of Hager and Zhang 2005).
         """
-        best = self.best
-        falling = float(found.gradient @ (found.theta - best.theta)) <= 0
-        near = found.value <= best.value + ROUNDING * abs(best.value) and found.norm <= best.norm / 2
-        return found.value <= best.value or falling or near
+        best, step = self.best, found.theta - self.best.theta
+        start, end = float(best.gradient @ step), float(found.gradient @ step)
+        near = found.value <= best.value + ROUNDING * abs(best.value) and end <= -0.8 * start
+        return found.value <= best.value or end <= 0 or near
+
+    def _between(self, found: Point) -> Tensor:
+        """A point on the way to a rejected one."""
+        step = found.theta - self.best.theta
+        start, end = float(self.best.gradient @ step), float(found.gradient @ step)
+        return self.best.theta + cubic_minimum(found.value - self.best.value, start, end) * step
 
     def _explore(self, model: SampleModel) -> Tensor:
         """The minimum of the model with the exact slope at the best point."""
         self.curvature.forget()
-        model.anchor(self.best.theta, self.best.data_gradient, self.damping)
-        return minimize(model, hessian_at, self.best.theta, INNER_STEPS)
+        model.anchor(self.best.theta, self.best.data_gradient, 0.0 if model.complete else self.damping)
+        tolerance = self.tolerance / 4 if model.complete else math.inf
+        return minimize(model, hessian_at, self.best.theta, INNER_STEPS, tolerance)
 
     def _refine(self, model: SampleModel) -> Tensor:
         """The minimum of the corrected quadratic."""
         theta, lower, upper = self.best.theta, self.coordinates.lower, self.coordinates.upper
         hessian = self.curvature.hessian(model, theta)
-        hessian.damping = self.damping
+        hessian.damping = self.damping * model.metric
         tolerance = hessian.accuracy * self.best.norm
         step = quadratic_minimum(hessian, self.best.gradient, lower - theta, upper - theta, tolerance)
         return (theta + step).clamp(lower, upper)

@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lightning_calib.solvers.certificate import ConvergenceError
 from lightning_calib.solvers.model import SampleModel
 
 ROUNDING = 1e-12  # relative to the largest entry: curvatures below are noise
@@ -19,7 +20,7 @@ class Hessian(Protocol):
         accuracy: share of a gradient that solutions can be asked to reach.
     """
 
-    damping: float
+    damping: Tensor | float
     accuracy: float
 
     def product(self, vector: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class DenseHessian:
         eye = torch.eye(coordinates.size, dtype=torch.float64)
         data = coordinates.curvature(model.probabilities(theta), model.features, model.weight)
         self.matrix = data + model.regularizer.product(eye)
-        self.damping = 0.0
+        self.damping: Tensor | float = 0.0
 
     def product(self, vector: Tensor) -> Tensor:
         """``H v``."""
@@ -65,9 +66,11 @@ class DenseHessian:
         """Solve on the free coordinates; where rounding made the matrix indefinite, lift its diagonal."""
         chosen = free.nonzero().squeeze(1)
         block = self.matrix[chosen][:, chosen]
-        block.diagonal().add_(self.damping)
+        block.diagonal().add_((self.damping * torch.ones_like(right))[chosen])
         lift = 1e-13 * block.abs().max()
         factor, failed = torch.linalg.cholesky_ex(block)
+        if not bool(block.isfinite().all()):
+            raise ConvergenceError("second derivatives are not finite: look for NaN and for huge values in the logits")
         while int(failed):
             block.diagonal().add_(lift)
             lift *= 10
@@ -94,7 +97,7 @@ class ProductHessian:
         spread = self.probs * (1 - self.probs) * self.weight
         data = model.coordinates.pullback_squares((spread @ self.design.square().T).double())
         self.diagonal = (data + model.regularizer.diagonal()).clamp(min=1e-12)
-        self.damping = 0.0
+        self.damping: Tensor | float = 0.0
         self.updates: list[tuple[Tensor, Tensor]] = []
 
     def product(self, vector: Tensor) -> Tensor:

@@ -61,20 +61,23 @@ class SampleModel:
         sample: voxels of the expert.
         mass: sum of the weights of all voxels, of all experts.
         regularizer: ``R`` and ridge.
+        complete: whether the sample holds all voxels, so that the model is the objective itself.
     """
 
-    def __init__(self, sample: Sample, mass: float, regularizer: Regularizer) -> None:
+    def __init__(self, sample: Sample, mass: float, regularizer: Regularizer, complete: bool = False) -> None:
+        self.complete = complete
         self.coordinates, self.regularizer = regularizer.coordinates, regularizer
         self.features = sample.features
         self.position = sample.position.unsqueeze(0)
         self.weight = sample.weight / mass
         self.center = self.coordinates.identity()
         self.slope = torch.zeros_like(self.center)
-        self.damping = 0.0
+        self.metric = self.coordinates.metric(self.features, self.weight)
+        self.damping = torch.zeros_like(self.center)
 
     def anchor(self, center: Tensor, gradient: Tensor, damping: float) -> None:
         """Make ``gradient``, that of the data at ``center``, the model's own there."""
-        self.center, self.damping = center, damping
+        self.center, self.damping = center, damping * self.metric
         self.slope = gradient - self._data(center)[1]
 
     def value_and_gradient(self, theta: Tensor) -> tuple[float, Tensor]:
@@ -82,7 +85,7 @@ class SampleModel:
         offset = theta - self.center
         value, gradient = self._data(theta)
         extra, extra_gradient = self.regularizer.value_and_gradient(theta)
-        value = value + extra + self.slope @ offset + self.damping / 2 * offset @ offset
+        value = value + extra + self.slope @ offset + (self.damping * offset) @ offset / 2
         return float(value), gradient + extra_gradient + self.slope + self.damping * offset
 
     def probabilities(self, theta: Tensor) -> Tensor:

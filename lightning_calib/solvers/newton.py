@@ -25,10 +25,14 @@ from lightning_calib.solvers.weights import CaseWeights
 
 TOLERANCE = 1e-6
 
-# A fit that takes this many passes was misled by its sample: it is drawn anew, up to this many times as large. One
-# whose gradient is within this factor of the tolerance will soon be done, unless it takes three times as many.
-RESAMPLE_PASSES, RESAMPLE_FACTOR, NEARLY_DONE = 6, 8, 100
+# The sample is drawn anew after the first pass, which counts the classes, and whenever as many passes as here did not
+# suffice: then up to so many times as large. A fit whose gradient is within the last factor of the tolerance will soon
+# be done, unless it takes three times as many passes.
+RESAMPLE_PASSES, RESAMPLE_FACTOR, NEARLY_DONE = 4, 4, 50
 MAX_PASSES = 200
+
+# Logits beyond this are refused.
+LARGEST_LOGIT = 1e4
 
 # Float64 values of the sample, over all predicted classes (64 MiB).
 SAMPLE_VALUES = 2**23
@@ -114,6 +118,7 @@ class NewtonSolver(PassSolver):
         self.counts: Counts | None = None
         self.survey: Survey | None = self._new_survey()
         self.samples: list[Sample] = []
+        self.largest: list[Tensor] = []  # magnitudes of logits in this pass
         self.history: list[float] = []
         if known is not None:
             self._prepare(known._counts(), known.samples)
@@ -156,6 +161,7 @@ class NewtonSolver(PassSolver):
             raise RuntimeError("the fit has ended; build a new solver for another one")
         if self.survey is not None and not self.walk.keeps(case_ids):
             self.calibrator.check_input(logits)
+            self.largest.append(logits.detach().abs().amax())
         first_index = 0
         if case_ids is None:
             case_ids, first_index = self._number(logits)
@@ -168,6 +174,7 @@ class NewtonSolver(PassSolver):
     def end_pass(self, val_nll: float | None = None) -> None:
         """Accept or reject each expert's trial point, propose the next."""
         first = self.counts is None
+        self._check_size()
         if self.survey is not None:
             self._prepare(*self.survey.finish(self.collective))
         if first and self._look():
@@ -177,7 +184,8 @@ class NewtonSolver(PassSolver):
         if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
             self._finish()
             return
-        if self.passes % RESAMPLE_PASSES == 0 and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
+        due = self.passes == 1 or self.passes % RESAMPLE_PASSES == 0
+        if due and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
             self._resample()
         self._begin_pass()
 
@@ -221,22 +229,26 @@ class NewtonSolver(PassSolver):
         self.coordinates.write(torch.stack([expert.best.theta for expert in self.experts]))
 
     def _misled(self) -> bool:
-        """Whether the fit takes so long that its sample must be a bad one."""
+        """Whether another sample may help: voxels were left out, and the fit is not nearly done."""
+        if all(expert.informed for expert in self.experts):
+            return False
         return self.gradient_norm > NEARLY_DONE * self.tolerance or self.passes >= 3 * RESAMPLE_PASSES
 
     def _resample(self) -> None:
-        """Have the next pass draw a larger sample, unless its features would take more than 64 MiB."""
+        """Have the next pass draw another sample: a larger one, as far as its features take at most 64 MiB."""
         most = SAMPLE_VALUES // (self.calibrator.num_classes * self.coordinates.values)
-        larger = min(self.sample_size * RESAMPLE_FACTOR, most)
-        if larger > self.sample_size:
-            self.sample_size = larger
-            self.survey = self._new_survey()
+        self.sample_size = max(self.sample_size, min(self.sample_size * RESAMPLE_FACTOR, most))
+        self.survey = self._new_survey()
 
     def _new_survey(self) -> Survey:
         """A survey for the next pass."""
         known = None if self.counts is None else self.counts.cells
         shape = (len(self.experts), self.calibrator.num_classes)
-        return Survey(*shape, self.sample_size, known, self.weights, self.coordinates.width)
+        return Survey(*shape, self.sample_size, known, self.weights, self.coordinates.width, self._scores)
+
+    def _scores(self, expert: int, features: Tensor) -> Tensor:
+        """Scores of an expert at the point of this pass."""
+        return self.coordinates.scores(self.coordinates.affine(self.experts[expert].trial).to(features), features)
 
     def _begin_pass(self) -> None:
         """Empty sums at the trial points."""
@@ -263,8 +275,12 @@ class NewtonSolver(PassSolver):
         if len(self.experts) == 1:
             samples = [Sample.merge(samples)]
         for number, (expert, sample) in enumerate(zip(self.experts, samples, strict=True)):
-            expert.take(SampleModel(sample, counts.mass, expert.regularizer))
-            if int(counts.cells[number].sum()) < self.min_voxels:
+            voxels = int(counts.cells[number].sum())
+            if expert.informed:
+                continue
+            complete = len(sample.weight) == voxels
+            expert.take(SampleModel(sample, counts.mass, expert.regularizer, complete), self.tolerance)
+            if voxels < self.min_voxels:
                 expert.rest(float(counts.identity_loss[number]) / counts.mass)
 
     def _agree(self) -> None:
@@ -276,6 +292,16 @@ class NewtonSolver(PassSolver):
             theta, expert.trial, on = torch.split(row, [self.coordinates.size, self.coordinates.size, 1])
             expert.best = replace(expert.best, theta=theta)
             expert.outcome = None if on > 0 else expert.outcome
+
+    def _check_size(self) -> None:
+        """Refuse logits that leave float32 no room."""
+        largest = max((float(value) for value in self.largest), default=0.0)
+        self.largest = []
+        if not largest <= LARGEST_LOGIT:
+            raise ValueError(
+                f"logits reach {largest:.3g}: beyond {LARGEST_LOGIT:g} every voxel is certain in float32, and no fit "
+                f"can be told from another; divide all logits by a constant first, or look for a fault in the network"
+            )
 
     def _check_numbers(self) -> None:
         """Refuse to go on with NaN."""
@@ -366,9 +392,9 @@ def default_sample_size(num_experts: int, size: int, num_classes: int, values: i
 
     Example:
         >>> default_sample_size(1, 420, 20), default_sample_size(20, 420, 20), default_sample_size(118, 14042, 118)
-        (819, 2048, 602)
+        (819, 16384, 602)
     """
     few = size <= 2 * num_classes  # scales and biases only
     shared = 4096 if few else max(16_384, 4 * size)
-    wanted = shared // num_classes if num_experts == 1 else 2048
+    wanted = shared // num_classes if num_experts == 1 else 16384
     return max(64, min(wanted, SAMPLE_VALUES // (num_classes * (values or num_classes))))

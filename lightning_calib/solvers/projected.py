@@ -13,8 +13,14 @@ from lightning_calib.solvers.hessian import Hessian
 from lightning_calib.solvers.model import SampleModel
 
 ARMIJO = 1e-4
-MAX_HALVINGS = 30
+MAX_HALVINGS, MAX_TRIALS = 30, 12
 QUADRATIC_STEPS = 60
+SHORTEST, LONGEST = 0.05, 0.7  # share of a rejected step that is tried next
+
+# A step that leaves more than this share of the gradient calls for second derivatives at the new point; others correct
+# the old ones. No model is minimised to less than ROUNDING of its first gradient.
+SLOW, ROUNDING = 0.3, 1e-7
+LEAST_DAMPING, MOST_DAMPING = 1e-9, 1e-3  # of steps that nothing else made shorter
 
 
 def projected_gradient(theta: Tensor, gradient: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -39,11 +45,12 @@ def quadratic_minimum(hessian: Hessian, gradient: Tensor, lower: Tensor, upper: 
         upper: bounds ``(P,)``.
         tolerance: largest entry of the projected gradient to stop at.
     """
-    step = torch.zeros_like(gradient)
+    step, free = torch.zeros_like(gradient), torch.full_like(gradient, torch.inf)
     for _ in range(QUADRATIC_STEPS):
-        slope = gradient + hessian.product(step)
+        slope, last = gradient + hessian.product(step), free
         free = projected_gradient(step, slope, lower, upper)
-        if free.abs().max() <= tolerance:
+        refined = torch.equal(free != 0, last != 0) and free.abs().max() > last.abs().max() / 2
+        if free.abs().max() <= tolerance or refined:  # the same equations again: what is left is rounding
             break
         direction = hessian.solve(free != 0, -free)
         trial = _arc(hessian, step, slope, direction, lower, upper)
@@ -70,6 +77,7 @@ def minimize(
     hessian_at: Callable[[SampleModel, Tensor], Hessian],
     theta: Tensor,
     max_steps: int,
+    tolerance: float = torch.inf,
 ) -> Tensor:
     """Minimum of the model within the bounds of its coordinates, from ``theta (P,)`` inside them.
 
@@ -78,20 +86,38 @@ def minimize(
         hessian_at: builds the Hessian at a point.
         theta: the start.
         max_steps: Newton steps at most.
+        tolerance: largest entry of the projected gradient to stop at, if that is less than a share of the first.
     """
     lower, upper = model.coordinates.lower, model.coordinates.upper
     value, gradient = model.value_and_gradient(theta)
-    start = float(projected_gradient(theta, gradient, lower, upper).abs().max())
+    size = start = float(projected_gradient(theta, gradient, lower, upper).abs().max())
+    hessian, damping = None, 0.0
     for _ in range(max_steps):
-        hessian = hessian_at(model, theta)
-        hessian.damping = model.damping
-        goal = hessian.accuracy * start
+        if hessian is None:
+            hessian = hessian_at(model, theta)
+            hessian.damping, fresh = model.damping + damping * model.metric, True
+        goal = min(hessian.accuracy * start, max(tolerance, ROUNDING * start))
         step = quadratic_minimum(hessian, gradient, lower - theta, upper - theta, goal / 4)
+        before, slope, last = theta, gradient, size
         theta, value, gradient, moved = _search(model, theta, value, gradient, step)
-        size = projected_gradient(theta, gradient, lower, upper).abs().max()
-        if not moved or float(size) <= goal:
+        size = float(projected_gradient(theta, gradient, lower, upper).abs().max())
+        if size <= goal or (fresh and not moved and damping >= MOST_DAMPING):
             break
+        if moved and size < SLOW * last:
+            _correct(hessian, theta - before, gradient - slope)
+            fresh = False
+            continue
+        if fresh and not moved:  # rounding has spoilt flat directions
+            damping = max(LEAST_DAMPING, 100 * damping)
+        hessian = None
     return theta
+
+
+def _correct(hessian: Hessian, step: Tensor, change: Tensor) -> None:
+    """Make the Hessian, without its damping, fit how the gradient changed along a step."""
+    change = change - hessian.damping * step
+    if float(step @ change) > 1e-10 * float(step.norm() * change.norm()):
+        hessian.update(step, change)
 
 
 def _search(
@@ -101,10 +127,28 @@ def _search(
     decrease = float(gradient @ step)
     lower, upper = model.coordinates.lower, model.coordinates.upper
     length = 1.0
-    for _ in range(MAX_HALVINGS):
+    for _ in range(MAX_TRIALS):
         trial = (theta + length * step).clamp(lower, upper)
         trial_value, trial_gradient = model.value_and_gradient(trial)
         if trial_value <= value + ARMIJO * length * decrease:
             return trial, trial_value, trial_gradient, True
-        length /= 2
+        length *= cubic_minimum(trial_value - value, length * decrease, length * float(trial_gradient @ step))
     return theta, value, gradient, False
+
+
+def cubic_minimum(rise: float, start: float, end: float) -> float:
+    """Share of a step where the cubic through both its ends is lowest (Nocedal and Wright 2006, equation 3.59).
+
+    Args:
+        rise: how much higher the end is.
+        start: slope along the step where it begins.
+        end: the same where it ends.
+
+    Example:
+        >>> cubic_minimum(rise=0.0, start=-1.0, end=1.0)
+        0.5
+    """
+    middle = start + end - 3 * rise
+    root = max(middle * middle - start * end, 0.0) ** 0.5
+    share = 1 - (end + root - middle) / (end - start + 2 * root) if end > start else 0.5
+    return min(max(share, SHORTEST), LONGEST)

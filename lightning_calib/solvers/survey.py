@@ -1,5 +1,6 @@
 """What the first pass learns about the data: counts, the identity's loss, suspicious regions, a sample."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,7 @@ class Survey:
         known: ``cells`` of an earlier survey; voxels that may be of a class with few are then drawn more often.
         weights: what voxels count; 1 by default.
         width: numbers that are kept of a voxel; ``C`` by default.
+        scores: of an expert at the point that the pass looks at, from features; where ``known``.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class Survey:
         known: Tensor | None = None,
         weights: CaseWeights | None = None,
         width: int | None = None,
+        scores: Callable[[int, Tensor], Tensor] | None = None,
     ) -> None:
+        self.scores = scores
         self.shape, self.weights = (num_experts, num_classes), weights
         self.rarity: Tensor | None = None  # (E, C): 1 for a class with a fair share of the expert's voxels
         if known is not None:
@@ -98,6 +102,10 @@ class Survey:
             for expert, part in chunk.experts:
                 rare = probs[:, part] * self.rarity[expert].unsqueeze(1)
                 weight[part] = weight[part].maximum(rare.amax(0))
+                if self.scores is not None:
+                    now = self.scores(expert, chunk.features[:, part]).softmax(0)
+                    now = now * self.rarity[expert].unsqueeze(1)
+                    weight[part] = weight[part].maximum(now.amax(0))
         self.sampler.add(chunk, self._stratum(chunk, logits), weight, mass)
 
     def finish(self, collective: Collective) -> tuple[Counts, list[Sample]]:

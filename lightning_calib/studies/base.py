@@ -115,7 +115,7 @@ class Study(ABC):
         """Pipelines to look at, in the order of the run.
 
         Args:
-            pipelines: names, as a list or parted by commas; ``paper`` and ``all`` stand for theirs.
+            pipelines: names, as a list or with commas in between; ``paper`` and ``all`` stand for theirs.
             default: taken where None are named, as far as the run has them; all of the run where empty.
         """
         held = [name for name in self.results.pipelines if self.fitted_repeats(name)]

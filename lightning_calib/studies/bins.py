@@ -63,7 +63,7 @@ class Bins(Study):
         """Recompute ECE and ACE at other numbers of bins, and see whether rankings stay.
 
         Args:
-            pipelines: which to rank, as a list or parted by commas; by default those of the paper.
+            pipelines: which to rank, as a list or with commas in between; by default those of the paper.
             ece_bins: numbers of bins for ECE, divisors of 600.
             ace_bins: numbers of bins for ACE, divisors of 600.
 

@@ -26,7 +26,7 @@ class EnsembleSize(RerunStudy):
         Exits with 1 where a fit failed.
 
         Args:
-            members: ensemble sizes; the first so many members count. By default 1 up to all.
+            members: ensemble sizes; of each, the first members count. By default 1 up to all.
             pipelines: which to fit; by default the uncalibrated ensemble and the paper's contrasts.
             trials: trials of each search; by default as many as the run's, so that its fits are taken over.
         """

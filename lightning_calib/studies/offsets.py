@@ -66,7 +66,7 @@ class Offsets(Study):
         """Measure how much the free energy of the logits varies within images, for every ensemble size.
 
         Args:
-            members: ensemble sizes; the first so many members count. By default 1 up to all.
+            members: ensemble sizes; of each, the first members count. By default 1 up to all.
             cases: cases of the pool set, evenly spread; by default all.
         """
         sizes = self._sizes(members)

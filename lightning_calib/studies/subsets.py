@@ -28,7 +28,7 @@ class Subsets(Study):
         """Score fitted pipelines on parts of the test cases, such as one sequence or scanner.
 
         Args:
-            subsets: names of subsets with patterns of case ids, such as Seq05VD*; several are parted by commas.
+            subsets: names of subsets with patterns of case ids, such as Seq05VD*; several with commas in between.
             pipelines: which to look at; by default all of the run.
 
         Returns:

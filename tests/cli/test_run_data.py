@@ -119,7 +119,7 @@ def test_more_images_do_not_change_the_division(run, capsys):
         train("predict", written(run), "--outputs.members", "[0]")
     assert split_of(run) == before
     assert store_of(run).case_ids == ids
-    assert examine(store_of(run)) == []
+    assert "training_leak" not in [finding.name for finding in examine(store_of(run))]
     trained = json.loads((run / "runs" / "tiny" / "members" / "1" / "cases.json").read_text())
     assert list(trained["train"]) == before["train"]
 

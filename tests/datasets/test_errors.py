@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lightning_calib.datasets.brats import BraTS
 from lightning_calib.datasets.camvid import CamVid
@@ -116,10 +117,74 @@ def test_groups(tmp_path):
 def test_mask_values(tmp_path):
     root = layouts.write_folder(tmp_path, cases=4, classes=2)
     problems = problems_of(lambda: Folder(root, ["no", "yes"], mask_values=[0, 255]))
-    assert len(problems) == 4
-    assert all("values [1] are not among mask_values [0, 255]" in problem for problem in problems)
+    assert_each(problems, "4 cases (p00_a, p00_b, p01_a and 1 more): values [1] are not among mask_values [0, 255]")
     with pytest.raises(ValueError, match="one value for each of the 2 classes"):
         Folder(root, ["no", "yes"], mask_values=[0, 0])
+
+
+def repaint_masks(root, values):
+    """Give the masks of a folder other values."""
+    for path in (root / "masks").iterdir():
+        layouts.save_picture(path, values(np.asarray(Image.open(path))))
+
+
+def test_masks_that_hold_other_values_get_one_line_and_the_remedy(tmp_path):
+    root = layouts.write_folder(tmp_path, cases=6, classes=2)
+    repaint_masks(root, lambda mask: mask * 255)
+    (problem,) = problems_of(lambda: Folder(root, ["no", "yes"]))
+    assert problem.startswith("6 cases (p00_a, p00_b, p01_a and 3 more): masks hold [0, 255], classes are 0 to 1")
+    assert problem.endswith("set mask_values: [0, 255]")
+    sound = Folder(root, ["no", "yes"], mask_values=[0, 255])
+    rng = np.random.default_rng(0)
+    repaint_masks(root, lambda mask: np.where(mask > 0, rng.integers(128, 256, mask.shape), mask).astype(np.uint8))
+    (problem,) = problems_of(lambda: Folder(root, ["no", "yes"]))
+    assert problem.endswith("these are shades of grey: set mask_threshold: 127")
+    thresholded = Folder(root, ["no", "yes"], mask_threshold=127)
+    assert [thresholded.facts[name]["counts"] for name in sound.facts] == [
+        facts["counts"] for facts in sound.facts.values()
+    ]
+    with pytest.raises(ValueError, match="mask_threshold is for two classes"):
+        Folder(root, NAMES, mask_threshold=127)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "options"),
+    [("", "_mask", "mask_suffix: _mask"), ("_0000", "", "image_suffix: _0000"), ("_x", "_m1", "mask_suffix: _m1")],
+)
+def test_ends_of_names_are_found_out(tmp_path, image, mask, options):
+    root = layouts.write_folder(tmp_path, cases=6)
+    for folder, end in (("images", image), ("masks", mask)):
+        for path in list((root / folder).iterdir()):
+            path.rename(path.with_stem(f"{path.stem}{end}"))
+    (problem,) = problems_of(lambda: Folder(root, NAMES))
+    assert options in problem
+    assert sorted(Folder(root, NAMES, image_suffix=image, mask_suffix=mask).facts) == sorted(
+        f"p0{n}_{side}" for n in range(3) for side in "ab"
+    )
+
+
+def test_volumes_with_ends_of_names(tmp_path):
+    root = layouts.write_volume_folder(tmp_path)
+    for path in list((root / "masks").iterdir()):
+        path.rename(path.with_name(path.name.replace(".nii.gz", "_seg.nii.gz")))
+    assert_each(problems_of(lambda: VolumeFolder(root, NAMES)), "set mask_suffix: _seg")
+    assert len(VolumeFolder(root, NAMES, mask_suffix="_seg").facts) == 6
+
+
+def test_classes_that_are_none(tmp_path):
+    root = layouts.write_folder(tmp_path, cases=4)
+    assert_each(
+        problems_of(lambda: Folder(root, NAMES, background_class=7, ignore_label=2)),
+        "background_class 7 is no class (class_names: 0 a, 1 b, 2 c)",
+        "ignore_label 2 is a class",
+    )
+
+
+def test_one_and_two_cases_in_all(tmp_path):
+    assert len(Folder(layouts.write_folder(tmp_path / "two", cases=2), NAMES).splits.train) == 1
+    assert_each(
+        problems_of(lambda: Folder(layouts.write_folder(tmp_path / "one", cases=1), NAMES)), "no pool cases of 1 in all"
+    )
 
 
 def test_images_of_another_kind(tmp_path):
@@ -215,7 +280,7 @@ def test_decathlon_channels(tmp_path):
     index = json.loads((root / "dataset.json").read_text())
     (root / "dataset.json").write_text(json.dumps(index | {"modality": {"0": "MRI"}}))
     problems = problems_of(lambda: Decathlon(root))
-    assert len(problems) == 3
+    assert len(problems) == 3  # each names its file
     assert all("2 channels, not 1" in problem for problem in problems)
 
 
