@@ -115,9 +115,10 @@ def test_networks_go_along_on_request(folder, hub, tmp_path):
     assert main(["push", "--deployed", str(folder), "--repo", "me/toy", "--networks"]) == 2
 
 
-def test_a_changed_calibrator_is_refused(folder, hub):
+def test_a_changed_calibrator_is_refused(folder, hub, tmp_path):
     main(["push", "--deployed", str(folder), "--repo", "me/toy"])
     hub["me/toy"]["calibrator.safetensors"] += b" "
+    assert main(["pull", "--repo", "me/toy", "--destination", str(tmp_path / "here")]) == 2
     with pytest.raises(DeploymentError, match="changed or damaged"):
         lc.load_model("hf://me/toy")
 
