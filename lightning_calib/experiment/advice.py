@@ -224,7 +224,7 @@ def verdict(advice: GroupAdvice) -> str:
         return f"Deploy {a.pipeline}: no repeat has judged the selection"
     if set(a.chosen) == {"identity(p)"}:
         return (
-            f"Deploy {a.pipeline}: so say all cases together. The repeats, each with fewer groups, left the ensemble "
+            f"Deploy {a.pipeline}: chosen on all cases together. The repeats, each with fewer groups, left the ensemble "
             "as it is, so that no test case has judged this choice"
         )
     where = "on groups that it had not seen" if a.unseen else "on test cases"
