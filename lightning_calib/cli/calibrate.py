@@ -10,7 +10,8 @@ from functools import partial
 
 from lightning_calib.cli.commands import Command, Commands, Family, answered, full_help, load
 from lightning_calib.cli.configs import with_packaged
-from lightning_calib.cli.errors import guarded, named
+from lightning_calib.cli.errors import guarded
+from lightning_calib.kit.program import named
 
 _EXPERIMENT = "lightning_calib.experiment.plan:Experiment"
 _DATA = "lightning_calib.outputs.stored:StoredOutputsDataModule"
