@@ -28,6 +28,7 @@ def deploy(
     networks: bool = True,
     json: bool = False,
     trust: bool = False,
+    bundle: bool = False,
 ) -> int:
     """Fit the chosen pipeline once more, on all cases, and write the calibrated model into one folder.
 
@@ -44,8 +45,11 @@ def deploy(
         networks: also name the networks and their preprocessing, so that images can be taken.
         json: print what was written as JSON.
         trust: import classes of other packages that the run's folder names.
+        bundle: also copy the networks' checkpoints into the folder, so that it can be moved by itself.
     """
     runs = find_runs(calibration)
+    if runs is not None and bundle:
+        raise ValueError("a model of regions takes stored outputs alone: there are no networks to --bundle")
     if runs is not None:
         views = write_views(outputs) if outputs is not None else {}
         place = destination or runs.resolve().parent / "deployed"
@@ -64,6 +68,7 @@ def deploy(
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"
     options = {"cases": cases, "repeat": repeat, "networks": networks, "preserve": preserve, "trust": trust}
+    options |= {"bundle": bundle}
     _say(write(results, store, folder, pipeline, **options), folder, json)
     return 0
 
