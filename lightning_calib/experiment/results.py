@@ -42,7 +42,7 @@ from lightning_calib.experiment.statistics import (
 )
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
-from lightning_calib.kit.checksums import refuse_changed
+from lightning_calib.kit.checksums import CHECKSUMS, refuse_changed
 from lightning_calib.kit.typed import WrongTypeError, read_typed, typed
 from lightning_calib.metrics.score import CLASS_BINS, SCORES, Score
 from lightning_calib.outputs.partition import PARTS
@@ -109,6 +109,8 @@ class Results:
                 f"{self.folder / layout.SETTINGS} is missing: no results there; make them with `calibrate.py run`"
             )
         refuse_changed(self.folder, _ANEW)
+        # until then jobs may be under way, also those of other calls that have joined
+        self._finished = (self.folder / CHECKSUMS).is_file()
         self._whole: set[Path] = set()  # folders of jobs that were looked at
         self.settings = read_typed(self.folder / layout.SETTINGS, dict[str, Any], records.REMEDY)
         version = self.settings.get("format_version")
@@ -323,9 +325,9 @@ class Results:
         return parts
 
     def job_folder(self, repeat: int, pipeline: str) -> Path:
-        """Folder of one pipeline in one repeat, its files as they were written."""
+        """Folder of one pipeline in one repeat; in a finished run, its files as they were written."""
         folder = layout.job_folder(self.folder, repeat, pipeline)
-        if folder not in self._whole:
+        if self._finished and folder not in self._whole:
             refuse_changed(folder, _ANEW)
             self._whole.add(folder)
         return folder
@@ -368,7 +370,8 @@ class Results:
         if not self.selects_by_groups:
             return None
         folder = layout.selection_folder(self.folder, repeat)
-        refuse_changed(folder, _ANEW)
+        if self._finished:
+            refuse_changed(folder, _ANEW)
         return read_selection(folder)
 
     def selection_scores(self, repeat: int) -> dict[str, list[CaseRow]]:
