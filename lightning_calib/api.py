@@ -308,6 +308,7 @@ def from_arrays(
     groups: Mapping[str, str | Sequence[str]] | None = None,
     group_levels: Sequence[str] | None = None,
     dataset: str | None = None,
+    images: Mapping[str, Array] | None = None,
 ) -> OutputStore:
     """Write a store of frozen outputs from arrays.
 
@@ -323,6 +324,7 @@ def from_arrays(
         group_levels: names of the levels of groups, coarsest first; the coarsest stays whole in group-aware divisions
             unless these choose another.
         dataset: name of the data set; by default that of the folder around the store.
+        images: by case id the image ``(channels, *S)``, for the report to show.
 
     Example:
         >>> import tempfile
@@ -353,7 +355,8 @@ def from_arrays(
     )
     for case_id, scores in scored.items():
         if case_id not in writer.done:
-            writer.write(case_id, scores, torch.as_tensor(target[case_id]).long())
+            image = None if images is None or case_id not in images else torch.as_tensor(images[case_id])
+            writer.write(case_id, scores, torch.as_tensor(target[case_id]).long(), image=image)
     writer.finish(list(logits))
     return OutputStore(path)
 

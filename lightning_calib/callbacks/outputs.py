@@ -55,7 +55,9 @@ class StoreOutputs(Callback):
             return
         if not self._announced:
             self._announce(tuple(outputs.target.shape))
-        self.writer.write(outputs.case_id, outputs.logits, outputs.target, outputs.valid, outputs.geometry)
+        self.writer.write(
+            outputs.case_id, outputs.logits, outputs.target, outputs.valid, outputs.geometry, outputs.image
+        )
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the manifest once every process has written its cases."""

@@ -94,9 +94,9 @@ class StorePredictions(Callback):
         if self._done.issuperset(names):
             return
         scores = class_scores(score_tensor(outputs), target, self.spatial_dims)
-        for name, logits, truth in zip(names, scores, target, strict=True):
+        for name, logits, truth, image in zip(names, scores, target, found.images, strict=True):
             if name not in self._done:
-                self.writer.write(name, logits.float(), truth)
+                self.writer.write(name, logits.float(), truth, image=image)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the manifest once every process has written its cases."""

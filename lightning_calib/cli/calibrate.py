@@ -10,7 +10,8 @@ from functools import partial
 
 from lightning_calib.cli.commands import Command, Commands, Family, answered, full_help, load
 from lightning_calib.cli.configs import with_packaged
-from lightning_calib.cli.errors import guarded, named
+from lightning_calib.cli.errors import guarded
+from lightning_calib.kit.program import named
 
 _EXPERIMENT = "lightning_calib.experiment.plan:Experiment"
 _DATA = "lightning_calib.outputs.stored:StoredOutputsDataModule"
@@ -37,7 +38,10 @@ COMMANDS: Commands = {
             ),
             "nnunet": Command(
                 "lightning_calib.cli.import_outputs:import_nnunet",
-                options=("outputs", "targets", "model", "images", "predictions", "trust_model_folder", "group_regex"),
+                options=(
+                    *("outputs", "targets", "model", "images", "predictions", "cross_validation"),
+                    *("trust_model_folder", "group_regex"),
+                ),
                 examples=(
                     "import nnunet --model MODEL --images imagesTs --targets labelsTs --outputs runs/mine/outputs "
                     "--trust_model_folder",

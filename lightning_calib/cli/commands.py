@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_calib import __version__
-from lightning_calib.cli.errors import corrected, named
+from lightning_calib.cli.errors import corrected
 from lightning_calib.cli.signatures import described, parameters
+from lightning_calib.kit.program import named
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 

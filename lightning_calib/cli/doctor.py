@@ -4,7 +4,7 @@ import json as json_format
 import sys
 from pathlib import Path
 
-from lightning_calib.cli.errors import named
+from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor import QUICK_CASES, VOXELS, Finding, examine, has_errors
 from lightning_calib.outputs.doctor.images import hash_folder
 from lightning_calib.outputs.manifest import StoreError
@@ -43,7 +43,8 @@ def doctor(
     pool = None if pool_images is None else hash_folder(pool_images)
     training = None if training_images is None else hash_folder(training_images)
     store = OutputStore(outputs)
-    findings = [*(_changed(store) if hashes else []), *examine(store, voxels, cases, seed, pool, training)]
+    findings = _changed(store) if hashes else []
+    findings = findings or examine(store, voxels, cases, seed, pool, training)  # changed files are not read further
     if json:
         facts = {"outputs": str(outputs), "cases": len(store), "ok": not has_errors(findings)}
         print(json_format.dumps(facts | {"findings": [finding.describe() for finding in findings]}, indent=1))

@@ -1,14 +1,14 @@
 """What users read when something goes wrong: the message first, a few lines, no traceback."""
 
+import io
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 
 from lightning_calib.kit.mend import Mendable
+from lightning_calib.kit.program import named
 
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"  # environment variable: 1 brings tracebacks back
 LISTED = 10
@@ -30,6 +30,9 @@ def guarded(work: Callable[[], int | None], line: Sequence[str] = ()) -> int:
         Its exit code, 2 where something that the user can mend stands in the way.
     """
     _ASKED.set(tuple(line))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without arrows must not end a finished run
     try:
         return work() or 0
     except (ValueError, OSError, ImportError) as problem:
@@ -57,18 +60,6 @@ def told(problem: BaseException) -> str:
         return "\n".join(lines)
     last = lines.index(items[LISTED - 1])
     return "\n".join([*lines[: last + 1], f"... and {len(items) - LISTED} more"])
-
-
-def named(text: str) -> str:
-    """Text in which our programs are called as this one was: ``train.py fit`` or ``lightning-calib train fit``."""
-    started = Path(sys.argv[0])
-    if started.parts[-2:] == ("lightning_calib", "__main__.py"):
-        program = "python -m lightning_calib"
-    elif started.stem == "lightning-calib":
-        program = started.stem
-    else:
-        return text
-    return re.sub(r"(?<![\w/])(train|calibrate)\.py\b", rf"{program} \1", text)
 
 
 def corrected(words: Mapping[str, str], options: Mapping[str, str] | None = None) -> str:

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from lightning_calib.cli.errors import TRACEBACK, corrected, named
+from lightning_calib.cli.errors import TRACEBACK, corrected
 from lightning_calib.cli.executors import EXECUTOR, executor_action, executors_help
 from lightning_calib.cli.plain_help import PlainHelp
+from lightning_calib.kit.program import named
 
 # What jsonargparse says about its own ways of trying.
 _NOISE = re.compile(r"\s*(Does not validate|Subtypes:|Errors:|- Expected a <class 'NoneType'>|Given value)")

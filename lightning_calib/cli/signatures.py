@@ -56,7 +56,7 @@ def described(place: str) -> str:
     if node is not None:
         return (ast.get_docstring(node) or "").partition("\n")[0]
     text = (ast.get_docstring(_tree(place.partition(":")[0])) or "").partition("\n")[0].rpartition("``: ")[2]
-    return text[:1].upper() + text[1:]
+    return as_typed(text[:1].upper() + text[1:])
 
 
 def parameters(place: str) -> dict[str, Parameter]:

@@ -30,6 +30,14 @@ def _command(name: str, group: str, told: tuple[tuple[str, str], ...], more: str
 
 
 COMMANDS: Commands = {
+    "check": _command(
+        "check",
+        "Start",
+        (
+            ("--cases", "cases that values and near copies are looked for in (default: 300)"),
+            ("--sheet", "also write a contact sheet, check.png in the folder of the run (default: true)"),
+        ),
+    ),
     "ensemble": _command(
         "ensemble",
         "Start",

@@ -52,12 +52,14 @@ class OutputOptions:
         checkpoint: ``last`` epoch, or the ``best`` by validation Dice.
         keep: ``members``, or ``pooled`` for their pooled logits alone.
         dtype: precision of the stored logits.
+        folder: where to write; a relative path begins in the folder of the run.
     """
 
     members: list[int] | None = None
     checkpoint: Checkpoint = "last"
     keep: Keep = "members"
     dtype: StoreDtype = "float32"
+    folder: str | None = None
 
 
 class MemberTrainer(Trainer):
@@ -110,6 +112,19 @@ class MemberTrainer(Trainer):
             executor: where they train: local for processes of this machine, or one that another package brings.
         """
         raise RunError("ensembles are trained from the command line: train.py ensemble")
+
+    def check(
+        self, model: LightningModule | None, datamodule: LightningDataModule, cases: int = 300, sheet: bool = True
+    ) -> None:
+        """Say what the data look like before anything is trained: sizes, values, classes, groups, near copies.
+
+        Args:
+            model: none.
+            datamodule: set by the command line.
+            cases: cases that values and near copies are looked for in, evenly spread.
+            sheet: also write a contact sheet, check.png in the folder of the run.
+        """
+        raise RunError("data are checked from the command line: train.py check")
 
 
 class SaveConfig(SaveConfigCallback):

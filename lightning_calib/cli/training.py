@@ -22,7 +22,6 @@ from lightning_calib.callbacks.outputs import StoreOutputs, say_finished
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.corrupted import corrupted
 from lightning_calib.cli.ensemble import Job, train_members
-from lightning_calib.cli.errors import named
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.prediction import predict_by
 from lightning_calib.cli.run_data import (
@@ -46,6 +45,7 @@ from lightning_calib.cli.trainer import (
 )
 from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.corruptions import Severity
+from lightning_calib.datasets.look import describe, save_sheet
 from lightning_calib.datasets.preprocessing import Preprocessing, PreprocessingError
 from lightning_calib.datasets.registry import DATASETS
 from lightning_calib.datasets.settled import NewCases
@@ -53,6 +53,7 @@ from lightning_calib.executors.base import make_executor
 from lightning_calib.executors.local import available_cores, visible_gpus
 from lightning_calib.kit.files import plain, write_text
 from lightning_calib.kit.noise import quiet
+from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor.images import remember_images
 from lightning_calib.outputs.folds import MEMBER as OUT_OF_FOLD
 from lightning_calib.outputs.folds import Fold
@@ -99,6 +100,7 @@ class TrainCLI(LightningCLI):
             "test": common,
             "predict": common | {"return_predictions", "ckpt_path"},
             "ensemble": common,
+            "check": common,
         }
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -153,6 +155,24 @@ class TrainCLI(LightningCLI):
         if self.subcommand == "fit":
             name_loggers(self.options.trainer.logger, self.member, self.run.path.name)
 
+    def instantiate_classes(self) -> None:
+        """Make data, network and Trainer; to look at the data, the data alone."""
+        if self.subcommand != "check":
+            super().instantiate_classes()
+            return
+        parser = TrainParser(exit_on_error=False)
+        parser.add_subclass_arguments(SegmentationDataModule, "data")
+        self.config_init, self.model, self.trainer = self.config, None, MemberTrainer(logger=False, devices=1)
+        self.datamodule = parser.instantiate_classes(parser.parse_object({"data": self.given["data"]})).data
+
+    def check(self, model: None, datamodule: SegmentationDataModule, cases: int, sheet: bool) -> None:
+        """Say what the data look like, as the run divides them."""
+        settle_training(datamodule, self.run, self.options.new_cases, write=False)
+        print("\n  ".join([datamodule.summary(), *describe(datamodule, cases)]))
+        if sheet:
+            save_sheet(datamodule, self.run.path / "check.png")
+            print(self.run.path / "check.png")
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add checkpoints, progress and atomic files to what the config asks for."""
         chosen = self._get(self.config_init, "trainer")
@@ -194,10 +214,12 @@ class TrainCLI(LightningCLI):
 
     def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the validation cases."""
+        settle_training(datamodule, self.run, self.options.new_cases, write=False)
         self.trainer.validate(model, datamodule=datamodule, **self._with_checkpoint(options))
 
     def test(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the pool set."""
+        settle_pool(datamodule, self.run, trained_cases([self.member]), self.options.new_cases, write=False)
         datamodule.test_dataloader = datamodule.predict_dataloader  # type: ignore[method-assign]
         self.trainer.test(model, datamodule=datamodule, **self._with_checkpoint(options))
 
@@ -213,9 +235,10 @@ class TrainCLI(LightningCLI):
     ) -> None:
         """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
         preprocessing = self._preprocessing(model, datamodule)  # of clean images
-        outputs = self.run.out_of_fold if out_of_fold else self.run.outputs
-        place = corrupted(datamodule, outputs, corruption, corruption_seed)
         options: OutputOptions = self._get(self.config_init, "outputs")
+        outputs = self.run.out_of_fold if out_of_fold else self.run.outputs
+        outputs = outputs if options.folder is None else self.run.path / options.folder
+        place = corrupted(datamodule, outputs, corruption, corruption_seed)
         members, fold_of = self.run.members(options.members), None
         if out_of_fold:
             members = self.run.of_folds(members, _folds(datamodule))

@@ -20,23 +20,26 @@ ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#F0E442"
 INK, FAINT = "#20242B", "#C9CED6"
 
 SEQUENTIAL, DIVERGING, ENERGY = "cividis", "PuOr", "magma"
-BACKGROUND_COLOUR = "#D9DCE1"
+BACKGROUND_COLOUR, DARK = "#D9DCE1", "#5B6470"
 
-# Further classes: Tol's muted scheme, then Kelly-like tints, none of them close to the first seven.
+# One meaning for a colour: blue is calibrated or better, vermillion is wrong or worse, and no class has them.
+# Further classes: Tol's muted scheme, then Kelly-like tints, none of them close to the first ones.
 _CLASS_COLOURS = (
-    *(BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW),
+    *(ORANGE, SKY, GREEN, PURPLE, YELLOW),
     *("#332288", "#882255", "#117733", "#999933", "#661100", "#6699CC", "#AA4466", "#44AA99", "#888888"),
-    *("#DDCC77", "#4B0055", "#A6761D", "#B2DF8A", "#1B4F72", "#F4A6A6"),
+    *("#DDCC77", "#4B0055", "#A6761D", "#B2DF8A", "#7A4E9F", "#F4A6A6"),
 )
 
 # Colour, marker and dashes of lines: told apart in grey, too.
+UNCALIBRATED: dict[str, Any] = {"color": INK, "marker": "s", "linestyle": ":"}
+CALIBRATED: dict[str, Any] = {"color": BLUE, "marker": "o", "linestyle": "-"}
 STYLES: tuple[dict[str, Any], ...] = (
-    {"color": INK, "marker": "s", "linestyle": ":"},
-    {"color": VERMILLION, "marker": "o", "linestyle": "-"},
-    {"color": BLUE, "marker": "^", "linestyle": "-"},
+    UNCALIBRATED,
+    CALIBRATED,
+    {"color": ORANGE, "marker": "^", "linestyle": "-"},
     {"color": GREEN, "marker": "D", "linestyle": "--"},
     {"color": PURPLE, "marker": "v", "linestyle": "-."},
-    {"color": ORANGE, "marker": "P", "linestyle": "--"},
+    {"color": DARK, "marker": "P", "linestyle": "--"},
     {"color": SKY, "marker": "X", "linestyle": "-"},
 )
 

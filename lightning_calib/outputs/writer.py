@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lightning_calib.datasets.cases import CASE
@@ -18,8 +17,9 @@ from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 from lightning_calib.functional.regions import pool_one_channel
-from lightning_calib.kit.files import atomic_path, plain, read_json, sha256, write_text
+from lightning_calib.kit.files import plain, read_json, sha256, write_text
 from lightning_calib.kit.nested import differences
+from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.case_check import check_case
 from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.manifest import (
@@ -37,6 +37,7 @@ from lightning_calib.outputs.manifest import (
     StoreError,
     case_path,
 )
+from lightning_calib.outputs.previews import PREVIEWS, write_preview
 from lightning_calib.outputs.regions import Region
 
 _DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
@@ -209,6 +210,7 @@ class OutputWriter:
         target: Tensor,
         valid: Tensor | None = None,
         geometry: dict[str, Any] | None = None,
+        image: Tensor | None = None,
     ) -> CaseRecord:
         """Write one case.
 
@@ -218,6 +220,7 @@ class OutputWriter:
             target: labels ``(*S)``.
             valid: where the networks predicted, ``(*S)``; None for everywhere.
             geometry: spacing, affine and the like; JSON.
+            image: ``(channels, *S)`` for a preview (:mod:`lightning_calib.outputs.previews`), where it is at hand.
 
         Returns:
             What the manifest will say about the case.
@@ -228,8 +231,8 @@ class OutputWriter:
         valid = None if valid is None else valid.detach().cpu().bool()
         arrays = self._scores(case_id, logits) | {"target": target} | ({} if valid is None else {"valid": valid})
         path = case_path(self.path, case_id)
-        with atomic_path(path) as aside:
-            save_file({name: array.contiguous() for name, array in arrays.items()}, aside)
+        write_tensors(path, arrays)
+        write_preview(self.path, case_id, image, target, self.manifest.background, self.manifest.ignore_index)
         counted = _counted(target, valid, self.manifest.ignore_index)
         record = CaseRecord(
             case_id=case_id,
@@ -267,7 +270,9 @@ class OutputWriter:
         manifest = replace(self.manifest, cases=records)
         manifest.save(self.path / MANIFEST)
         shutil.rmtree(self._facts, ignore_errors=True)
-        for leftover in (self.path / CASES).glob(".*"):  # of processes that were killed while they wrote
+        for leftover in (
+            path for folder in (CASES, PREVIEWS) for path in (self.path / folder).glob(".*")
+        ):  # of processes that were killed while they wrote
             leftover.unlink(missing_ok=True)
         self._finished = {case.case_id: case for case in records}
         return manifest

@@ -1,6 +1,7 @@
 """A report from the files of a run: the page, the tables in three formats, the figures."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_calib.experiment.advice import Preserve
@@ -60,10 +61,11 @@ def build_report(
 
 def all_sections(inputs: Inputs, studies: list[Section]) -> list[Section]:
     """Sections in the order of the page; one of a study takes the place of the section with its key."""
-    made = [attempt(key, title, make, inputs) for key, title, make in SECTIONS]
-    found = {section.key: section for section in made if section is not None}
+    made = [(attempt(entry.key, entry.title, entry.make, inputs), entry.folded) for entry in SECTIONS]
+    found = {section.key: replace(section, folded=folded) for section, folded in made if section is not None}
     last = found.popitem()[1]  # how it was made
-    return [*(found | {section.key: section for section in studies}).values(), last]
+    own = {section.key: replace(section, folded=found.get(section.key, last).folded) for section in studies}
+    return [*(found | own).values(), last]
 
 
 def _write_tables(inputs: Inputs, destination: Path) -> None:

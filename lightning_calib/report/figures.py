@@ -22,6 +22,7 @@ from lightning_calib.kit.style import (
     percent,
     zero_line,
 )
+from lightning_calib.report.svg import hot
 
 Floats = NDArray[np.float64]
 
@@ -86,6 +87,8 @@ def reliability_figure(curves: Sequence[Reliability]) -> ShownFigure:
         for curve, style in zip(curves, STYLES, strict=False):
             filled = curve.count > 0
             top.plot(curve.confidence[filled], curve.accuracy[filled], label=curve.label, **style)
+            for x, y in zip(curve.confidence[filled], curve.accuracy[filled], strict=True):
+                hot(top, x, y, f"{curve.label}: of voxels that are {x:.0%} certain, {y:.1%} are right")
             _histogram(bottom, curve, style)
         top.set(ylabel="share of correct voxels", xlim=(0, 1), ylim=(0, 1))
         top.text(0.98, 0.04, "too confident", ha="right", color=INK, alpha=0.65, fontsize=8.5)
@@ -122,6 +125,9 @@ def band_figure(profiles: Sequence[BandProfile], edges: Sequence[float]) -> Figu
             position = np.arange(len(edges) - 1) + (n - (len(profiles) - 1) / 2) * width
             gap = profile.uncertainty - profile.error
             axes.bar(position, gap, 0.9 * width, label=profile.label, color=style["color"])
+            for x, y, band in zip(position, gap, band_names(edges), strict=True):
+                if not np.isnan(y):
+                    hot(axes, x, y, f"{profile.label}, {band} voxels away: uncertainty {y:+.1%} against the errors")
         zero_line(axes)
         axes.set_xticks(range(len(edges) - 1), band_names(edges))
         axes.grid(axis="x", visible=False)
@@ -157,6 +163,8 @@ def difference_figure(panels: Sequence[tuple[str, Sequence[Difference]]]) -> Fig
                 colour, marker = _VERDICTS[difference.verdict]
                 axes.plot([difference.low, difference.high], [row, row], color=colour, linewidth=1.8)
                 axes.plot([difference.value], [row], color=colour, marker=marker, markersize=5.5)
+                value, low, high = (f"{x:+.4g}" for x in (difference.value, difference.low, difference.high))
+                hot(axes, difference.value, row, f"{difference.label}: {value} ({low} to {high}), {difference.verdict}")
             axes.set_title(title)
             axes.locator_params(axis="x", nbins=4)
         _name_rows(all_axes[0], labels)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lightning_calib.kit.style import (
     BACKGROUND_COLOUR,
     BLUE,
-    ORANGE,
+    DARK,
     SEQUENTIAL,
     VERMILLION,
     bare,
@@ -22,17 +22,19 @@ from lightning_calib.kit.style import (
     new_figure,
     rgb,
 )
-from lightning_calib.report.maps import IGNORED, CasePlane, Floats, Labels
+from lightning_calib.outputs.previews import IGNORED
+from lightning_calib.report.maps import CasePlane, Floats, Labels
 
 _PANEL = 2.0  # inches of a panel's width
-_LEGEND_COLUMNS = 8
+_COLUMNS = 3  # panels side by side: what a phone can show
+_LEGEND_COLUMNS = 5
 _Place = Literal["outside lower left", "outside upper right"]
 _SMALLEST_RANGE = 0.1  # of a colour scale
 _FLIPS = {
     "unchanged": BACKGROUND_COLOUR,
-    "harmful: right before, wrong now": VERMILLION,
-    "beneficial: wrong before, right now": BLUE,
-    "wrong both times": ORANGE,
+    "harmful (was right)": VERMILLION,
+    "beneficial (is right now)": BLUE,
+    "wrong both times": DARK,
 }
 Panels = dict[str, Callable[[Axes, CasePlane], AxesImage]]
 
@@ -40,13 +42,13 @@ Panels = dict[str, Callable[[Axes, CasePlane], AxesImage]]
 def confidence_figure(
     planes: Sequence[CasePlane], class_names: Sequence[str], background: int | None, close_up: bool = False
 ) -> Figure:
-    """Truth, prediction, errors, and the confidence before and after calibration; one row a case.
+    """Image, truth, prediction, errors, and the confidence before and after calibration; two lines a case.
 
     Args:
         planes: the cases.
         class_names: names of the classes.
         background: index of the background class, where there is one.
-        close_up: leave the prediction out, and draw the true borders as lines over the confidences.
+        close_up: draw the true borders as lines over the confidences.
     """
     colours, low = class_colours(len(class_names), background), 1 / len(class_names)
 
@@ -56,27 +58,25 @@ def confidence_figure(
             _borders(axes, plane.target)
         return image
 
-    panels: Panels = {
+    panels: Panels = _image(planes) | {
         "truth": lambda axes, plane: _labels(axes, plane.target, colours),
         "prediction": lambda axes, plane: _labels(axes, plane.before, colours),
-        "errors (orange)": lambda axes, plane: _labels(axes, plane.errors, rgb([BACKGROUND_COLOUR, VERMILLION])),
+        "errors": lambda axes, plane: _labels(axes, plane.errors, rgb([BACKGROUND_COLOUR, VERMILLION])),
         "confidence before": lambda axes, plane: confidence(axes, plane, plane.confidence_before),
         "confidence after": lambda axes, plane: confidence(axes, plane, plane.confidence_after),
     }
-    if close_up:
-        del panels["prediction"]
     with look():
         figure = _case_figure(planes, panels)
-        ends = [axes for n, axes in enumerate(figure.axes) if n % len(panels) >= len(panels) - 2]
-        figure.colorbar(ends[0].images[0], ax=ends, label="confidence", shrink=0.8, aspect=30)
+        shown = figure.axes[list(panels).index("confidence before")].images[0]
+        figure.colorbar(shown, ax=figure.axes, label="confidence", location="bottom", shrink=0.6, aspect=40, pad=0.02)
         _legend(figure, class_names, colours)
     return figure
 
 
 def flip_figure(planes: Sequence[CasePlane], class_names: Sequence[str], background: int | None) -> Figure:
-    """Truth, prediction before and after, and where they differ; one row a case."""
+    """Image, truth, prediction before and after, and where they differ; two lines a case."""
     colours, flip_colours = class_colours(len(class_names), background), rgb(list(_FLIPS.values()))
-    panels: Panels = {
+    panels: Panels = _image(planes) | {
         "truth": lambda axes, plane: _labels(axes, plane.target, colours),
         "before": lambda axes, plane: _labels(axes, plane.before, colours),
         "after": lambda axes, plane: _labels(axes, plane.after, colours),
@@ -87,7 +87,7 @@ def flip_figure(planes: Sequence[CasePlane], class_names: Sequence[str], backgro
     with look():
         figure = _case_figure(planes, panels)
         _legend(figure, class_names, colours)
-        _legend(figure, list(_FLIPS)[1:], flip_colours[1:], "outside upper right", title="flips: ")
+        _legend(figure, list(_FLIPS)[1:], flip_colours[1:], "outside upper right")
     return figure
 
 
@@ -131,17 +131,36 @@ def image_sheet(rows: Mapping[str, Mapping[str, NDArray[np.uint8]]]) -> Figure:
     return figure
 
 
+def _image(planes: Sequence[CasePlane]) -> Panels:
+    """The panel with the image, where a case has one."""
+    if all(plane.image is None for plane in planes):
+        return {}
+    return {"image": _picture}
+
+
+def _picture(axes: Axes, plane: CasePlane) -> AxesImage:
+    """The image; blank where a case has none."""
+    bare(axes)
+    blank = np.zeros((*plane.target.shape, 4), dtype=np.uint8)
+    return axes.imshow(blank if plane.image is None else plane.image)
+
+
 def _case_figure(planes: Sequence[CasePlane], panels: Panels) -> Figure:
-    """One row of panels a case, rows as high as their maps."""
-    ratios = [min(plane.target.shape[0] / plane.target.shape[1], 2.0) for plane in planes]
-    figure = new_figure(_PANEL * len(panels) + 0.9, _PANEL * sum(ratios) + 0.1 * len(planes) + 0.7, images=True)
-    grid = figure.subplots(len(planes), len(panels), squeeze=False, height_ratios=ratios)
-    for row, plane in zip(grid, planes, strict=True):
-        for axes, paint in zip(row, panels.values(), strict=True):
+    """Two lines of panels a case, or one where they are few, so that they can be read on a phone."""
+    columns = 2 if len(panels) == 4 else min(len(panels), _COLUMNS)
+    lines = -(-len(panels) // columns)
+    ratios = [min(plane.target.shape[0] / plane.target.shape[1], 2.0) for plane in planes for _ in range(lines)]
+    size = (_PANEL * columns + 0.4, _PANEL * sum(ratios) + 0.25 * len(ratios) + 0.9)
+    figure = new_figure(*size, images=True)
+    grid = figure.subplots(len(ratios), columns, squeeze=False, height_ratios=ratios)
+    for number, plane in enumerate(planes):
+        own = grid[number * lines : (number + 1) * lines].ravel()
+        for axes, (title, paint) in zip(own, panels.items(), strict=False):
             paint(axes, plane)
-        row[0].set_ylabel(plane.title, fontsize=8)
-    for axes, title in zip(grid[0], panels, strict=True):
-        axes.set_title(title, fontsize=9)
+            axes.set_title(title, fontsize=9)
+        for axes in own[len(panels) :]:
+            axes.remove()
+        own[0].set_ylabel(plane.title, fontsize=8)
     return figure
 
 
@@ -163,11 +182,9 @@ def _scalar(axes: Axes, values: Floats, colour_map: str, low: float, high: float
     return axes.imshow(values, cmap=colour_map, vmin=low, vmax=high)
 
 
-def _legend(
-    figure: Figure, names: Sequence[str], colours: Floats, place: _Place = "outside lower left", title: str = ""
-) -> None:
+def _legend(figure: Figure, names: Sequence[str], colours: Floats, place: _Place = "outside lower left") -> None:
     """Patches in rows, read from left to right as the names are given."""
-    patches = [Patch(color=tuple(colour), label=title + name) for name, colour in zip(names, colours, strict=True)]
+    patches = [Patch(color=tuple(colour), label=name) for name, colour in zip(names, colours, strict=True)]
     columns = min(_LEGEND_COLUMNS, len(patches))
     by_column = [patch for column in range(columns) for patch in patches[column::columns]]
     figure.legend(handles=by_column, loc=place, ncols=columns, fontsize=8, handlelength=1.1, columnspacing=1.2)

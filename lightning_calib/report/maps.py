@@ -12,12 +12,14 @@ from lightning_calib.calibrators.base import Calibrator, seen_by
 from lightning_calib.functional.boundary import boundary
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.flips import flip_kinds
+from lightning_calib.outputs.previews import IGNORED, busiest_plane, foreground
+from lightning_calib.outputs.store import StoredCase
 from lightning_calib.outputs.stored_cases import StoredCases
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Pixels = NDArray[np.uint8]
 
-IGNORED = -1
 MAX_SIDE = 256  # pixels of a map's longer side; larger planes are thinned out
 CLOSE_UP = 96  # pixels of a close-up's side
 UNCHANGED, HARMFUL, BENEFICIAL, NEUTRAL = range(4)  # nothing, then the kinds of flips in their order
@@ -37,6 +39,7 @@ class CasePlane:
         confidence_after: the same after calibration.
         flips: ``UNCHANGED``, ``HARMFUL``, ``BENEFICIAL`` or ``NEUTRAL``, the worst of each pixel's voxels.
         temperature: temperature of each voxel, where the calibrator predicts one.
+        image: pixels ``(H', W', 3)`` of the same place, where the store has a picture of it; perhaps of another size.
     """
 
     case_id: str
@@ -48,6 +51,7 @@ class CasePlane:
     confidence_after: Floats
     flips: Labels
     temperature: Floats | None = None
+    image: Pixels | None = None
 
     @property
     def title(self) -> str:
@@ -64,25 +68,6 @@ class CasePlane:
         """1 where the ensemble is wrong."""
         wrong: Labels = np.where(self.target == IGNORED, IGNORED, (self.before != self.target).astype(np.int64))
         return wrong
-
-
-def busiest_plane(counted_foreground: Tensor) -> int:
-    """Index along the first axis of the plane with most foreground.
-
-    Example:
-        >>> busiest_plane(torch.tensor([[[0, 0]], [[1, 1]], [[1, 0]]], dtype=torch.bool))
-        1
-    """
-    return int(counted_foreground.flatten(1).sum(dim=1).argmax())
-
-
-def foreground(target: Tensor, background: int | None) -> Tensor:
-    """Voxels of interest: not ``IGNORED`` and not background, which by default is the most common label."""
-    counted = target != IGNORED
-    if background is None:
-        present = target[counted]
-        background = int(present.mode().values) if present.numel() else -1
-    return counted & (target != background)
 
 
 def busiest_window(border: Tensor, side: int) -> tuple[slice, slice]:
@@ -118,8 +103,10 @@ def case_plane(cases: StoredCases, case_id: str, calibrator: Calibrator, close_u
     log_probs, raw = _cut(calibrator(seen, *features), plane, at), _cut(seen, plane, at)
     temperatures = calibrator.temperature_map(seen, *features)
     temperature = None if temperatures is None else _cut(temperatures, plane, at)[0]
+    image = _picture(cases.store[case_id], plane)
     if close_up is not None:
         rows, columns = busiest_window(boundary(target, IGNORED), close_up)
+        image = None if image is None else _window(image, target.shape, rows, columns)
         target, raw, log_probs = (values[..., rows, columns] for values in (target, raw, log_probs))
         temperature = None if temperature is None else temperature[rows, columns]
     before, after = winning_class(raw[None])[0], winning_class(log_probs[None])[0]
@@ -134,7 +121,29 @@ def case_plane(cases: StoredCases, case_id: str, calibrator: Calibrator, close_u
         confidence_after=_mean(log_probs.amax(dim=0).exp(), ignored),
         flips=_worst(_kinds(target, before, after).masked_fill(ignored, UNCHANGED)),
         temperature=None if temperature is None else _mean(temperature, ignored),
+        image=None if image is None else image[_every(*image.shape[:2])],
     )
+
+
+def _picture(case: StoredCase, plane: int | None) -> Pixels | None:
+    """The picture of an image, or of the plane of a volume; None where there is none of it."""
+    found = case.preview
+    return None if found is None or found.plane != plane else found.pixels
+
+
+def _window(image: Pixels, shape: torch.Size, rows: slice, columns: slice) -> Pixels:
+    """The part of a picture that a window of the map ``(H, W)`` shows; the picture may have been thinned out."""
+    places = (
+        slice(int(cut.start * size / length), max(int(cut.stop * size / length), int(cut.start * size / length) + 1))
+        for cut, size, length in zip((rows, columns), image.shape[:2], shape, strict=True)
+    )
+    return image[tuple(places)]
+
+
+def _every(height: int, width: int) -> tuple[slice, slice]:
+    """Every n-th pixel, so that there are at most ``MAX_SIDE`` a side."""
+    step = _step(height, width)
+    return slice(step // 2, None, step), slice(step // 2, None, step)
 
 
 @torch.no_grad()
@@ -178,8 +187,7 @@ def _step(height: int, width: int) -> int:
 
 def _thin(labels: Tensor) -> Labels:
     """Every n-th voxel, so that the map has at most ``MAX_SIDE`` pixels a side."""
-    step = _step(*labels.shape)
-    thinned: Labels = labels[step // 2 :: step, step // 2 :: step].numpy().astype(np.int64)
+    thinned: Labels = labels[_every(*labels.shape)].numpy().astype(np.int64)
     return thinned
 
 

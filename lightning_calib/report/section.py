@@ -40,6 +40,7 @@ class Section:
         notices: what is missing, and why.
         template: how it is laid out.
         data: what the template shows beyond that.
+        folded: whether only its heading is open, since it is for researchers.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Section:
     notices: tuple[str, ...] = ()
     template: str = "section.html"
     data: Mapping[str, Any] = field(default_factory=dict)
+    folded: bool = False
 
 
 def attempt(key: str, title: str, make: Callable[[Inputs], Section | None], inputs: Inputs) -> Section | None:

@@ -5,15 +5,31 @@ import io
 import re
 from itertools import count
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lightning_calib.kit.style import FAINT, INK, look
+from lightning_calib.kit.style import BLUE, FAINT, INK, look
 
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
+_PAGE = {BLUE: "var(--good)", INK: "currentColor", FAINT: "var(--faint)"}  # colours that follow the page's
+_HOT = "hot:"
+_TOLD = re.compile(rf'<g id="{_HOT}([^"]*)">')
 _ROOT = re.compile(r"<svg[^>]*?viewBox=\"0 0 ([\d.]+) ([\d.]+)\"[^>]*>", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _FONT = re.compile(r"font-family: [^;\"]*;? ?|(?<=font: )([^;\"]*?px) [^;\"]*")
+
+
+def hot(axes: Axes, x: float, y: float, text: str) -> None:
+    """A place of a chart that tells its values when the pointer is on it; nothing is drawn.
+
+    Args:
+        axes: where.
+        x: place.
+        y: place.
+        text: what it tells.
+    """
+    axes.plot([x], [y], marker="o", markersize=9, alpha=0, linestyle="", gid=f"{_HOT}{text}", zorder=9)
 
 
 class SvgWriter:
@@ -43,9 +59,14 @@ class SvgWriter:
         root = _ROOT.search(svg)
         assert root is not None, "matplotlib writes a viewBox from the origin"
         body = _METADATA.sub("", svg[root.end() :])
+        body = _TOLD.sub(r'<g class="hot" data-tip="\1">', body)
         body = _PNG.sub(_as_webp, _own_ids(body, f"f{next(self._numbers)}-"))
         body = _FONT.sub(lambda match: f"{match[1]} inherit" if match[1] else "", body)
-        body = body.replace(INK.lower(), "currentColor").replace(FAINT.lower(), "var(--faint)")
+        body = (
+            body.replace(BLUE.lower(), "var(--good)")
+            .replace(INK.lower(), "currentColor")
+            .replace(FAINT.lower(), "var(--faint)")
+        )
         width, height = (f"{float(size):g}" for size in root.groups())
         return f'<svg role="img" aria-label="{_attribute(label)}" viewBox="0 0 {width} {height}">{body.strip()}'
 

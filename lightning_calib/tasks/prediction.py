@@ -15,13 +15,17 @@ from lightning_calib.tasks.segmentation import Batch, SegmentationTask
 
 @dataclass(frozen=True)
 class Prediction:
-    """Outputs of all members for one case, on the CPU: ``logits (M, C, *S)`` on the grid of the target."""
+    """Outputs of all members for one case, on the CPU: ``logits (M, C, *S)`` on the grid of the target.
+
+    ``image (channels, *S)`` is what the networks saw, for people to look at.
+    """
 
     case_id: str
     logits: Tensor
     target: Tensor
     valid: Tensor | None
     geometry: dict[str, Any] | None
+    image: Tensor | None = None
 
 
 class EnsemblePrediction(LightningModule):
@@ -59,13 +63,14 @@ class EnsemblePrediction(LightningModule):
         (case_id,) = batch["case_id"]
         if case_id in self.done:
             return str(case_id)
-        restore = self.trainer.datamodule.restore  # type: ignore[attr-defined]
+        restore = partial(self.trainer.datamodule.restore, case_id=case_id)  # type: ignore[attr-defined]
         valid, geometry = batch.get("valid"), batch.get("geometry")
         members = self.members if self.only is None else self.members.alone(self.only[case_id])
         return Prediction(
             case_id=case_id,
-            logits=members.restored(batch["image"], partial(restore, case_id=case_id)),
+            logits=members.restored(batch["image"], restore),
             target=batch["target"][0].cpu(),
             valid=None if valid is None else valid[0].cpu(),
             geometry=None if geometry is None else geometry[0],
+            image=restore(batch["image"][0].cpu().float()),
         )

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium an
 from selenium import webdriver  # noqa: E402  # after the check
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 FLAGS = (
     "--headless",
@@ -81,10 +82,11 @@ def test_it_opens_without_a_word_on_the_console_and_without_the_network(browser)
 
 
 def test_every_picture_is_there(browser):
+    browser.execute_script("for (const folded of document.querySelectorAll('details')) folded.open = true")
     sizes = browser.execute_script(
         "return [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().width)"
     )
-    assert len(sizes) == 10
+    assert len(sizes) == 14
     assert min(sizes) > 300
     naturals = browser.execute_async_script(
         """
@@ -157,6 +159,17 @@ def test_words_are_explained_on_focus(browser):
     tip = browser.find_element(By.ID, "tip")
     assert tip.is_displayed()
     assert tip.text == word.get_attribute("data-tip")
+
+
+def test_charts_tell_their_values_and_links_open_what_is_folded(browser):
+    place = browser.find_element(By.CSS_SELECTOR, "#figure-answer .hot")
+    browser.execute_script("arguments[0].dispatchEvent(new MouseEvent('mouseenter'))", place)
+    tip = browser.find_element(By.ID, "tip")
+    assert tip.is_displayed()
+    assert "certain" in tip.text
+    assert not browser.find_element(By.ID, "figure-comparisons").is_displayed()
+    browser.find_element(By.CSS_SELECTOR, "nav a[href='#comparisons']").click()
+    WebDriverWait(browser, 20).until(lambda b: b.find_element(By.ID, "figure-comparisons").is_displayed())
 
 
 def test_it_fits_a_phone(browser):

@@ -23,6 +23,7 @@ from tests.experiment.synthetic import CLASSES, member_logits, write_outputs, wr
 
 FEW = ("identity(p0)", "identity(z)", "ms(z)", "dc(z)", "ts(z)")
 FIGURES = {
+    *("answer", "classes", "worst", "risk"),
     *("comparisons", "reliability", "bands", "confidence", "flips", "free-energy"),
     *("temperatures", "matrices", "experts", "temperature-maps"),
 }
@@ -56,7 +57,7 @@ def read(path) -> Page:
 
 def test_every_section_is_there_with_its_pictures(report, page):
     parsed = Page(page)
-    expected = [key for key, _, _ in SECTIONS if key != "selection"]  # the run did not select by groups
+    expected = [entry.key for entry in SECTIONS if entry.key != "selection"]  # the run did not select by groups
     assert [key for key in parsed.sections if key] == [*expected, "words"]
     assert {path.stem for path in (report.parent / "figures").glob("*.png")} == FIGURES
     assert page.count("<figure ") == len(FIGURES)
@@ -87,17 +88,66 @@ def test_the_headline_holds_the_numbers_of_the_summary(calibration, page):
     choice = Results(calibration).summary["recommendation"]["order"]
     text = Page(page).sections["answer"]
     assert f"Deploy {choice['pipeline']}." in text
-    assert f"{choice['test']['ece']['mean']:.3f} after" in text
-    assert f"{choice['test']['nll']['mean']:.3f}" in text
+    assert f"\N{RIGHTWARDS ARROW} {choice['test']['ece']['mean']:.3f}" in text
+    assert f"\N{RIGHTWARDS ARROW} {choice['test']['nll']['mean']:.3f}" in text
     assert f"{choice['votes']} of 2 repeats" in text
 
 
-def test_the_gain_is_the_mean_difference_case_by_case(calibration, page):
+def test_the_sentence_is_about_the_voxels_that_are_90_percent_certain(calibration, page):
+    results = Results(calibration)
+    name, right = results.summary["recommendation"]["order"]["pipeline"], []
+    for pipeline in (results.summary["uncalibrated"], name):
+        counts = sum(
+            np.array([results.bin_table(r, pipeline).voxels.numpy(), results.bin_table(r, pipeline).correct.numpy()])
+            for r in results.repeats
+        )[:, 520:560]  # confidences from 0.8667 to 0.9333
+        right.append(f"{100 * counts[1].sum() / counts[0].sum():.0f}\xa0% (")
+    text = Page(page).sections["answer"]
+    assert "Of the voxels that the ensemble calls 90\xa0% certain, " + right[0] in text
+    assert f"were right; calibrated, {right[1]}" in text
+
+
+def test_the_gain_is_the_mean_difference_to_the_better_of_the_uncalibrated(calibration, page):
     results = Results(calibration)
     name = results.summary["recommendation"]["order"]["pipeline"]
-    before, after = (results.scores(n, "ece") for n in (f"identity({name.split('(')[1]}", name))
+    plain = min(("identity(p)", "identity(z)"), key=lambda n: np.mean([s.mean() for s in results.scores(n, "nll")]))
+    before, after = (results.scores(n, "ece") for n in (plain, name))
     change = np.mean([np.mean(a - b) for a, b in zip(after, before, strict=True)])
-    assert f"difference \N{MINUS SIGN}{-change:.3f}" in Page(page).sections["answer"]
+    assert f"\N{MINUS SIGN}{-change:.3f} [" in Page(page).sections["answer"]
+
+
+def test_cards_stand_in_the_order_in_which_scores_changed(calibration, page):
+    metrics = {name: entry["metrics"] for name, entry in Results(calibration).summary["pipelines"].items()}
+    name, plain = (Results(calibration).summary[key] for key in ("recommendation", "uncalibrated"))
+    after, before = metrics[name["order"]["pipeline"]], metrics[plain]
+    labels = {"NLL": "nll", "ECE": "ece", "BA-ECE": "ba_ece", "ACE": "ace", "Dice (%)": "dice"}
+    shown = re.findall(r'<div class="card [^>]*>\s*<h3><span[^>]*>([^<]*)</span>', page)
+    assert set(shown) == {*labels, "Flips (%)"}
+    changes = [abs(after[k]["mean"] / before[k]["mean"] - 1) for k in (labels[n] for n in shown if n in labels)]
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_the_next_commands_are_there_to_copy(calibration, page):
+    lines = re.findall(r'data-copy="([^"]*)"', page)
+    assert [line.split(" calibrate ")[1].split()[0] for line in lines] == ["deploy", "apply", "doctor"]
+    assert f"deploy --calibration {calibration}" in lines[0]
+
+
+def test_bars_and_verdicts_of_the_page_agree(page):
+    rows = re.findall(r'<td class="number">\[(\S+), (\S+)\]</td>.*?<span class="badge ([\w-]+)"', page, re.DOTALL)
+    assert rows
+    for low, high, verdict in rows:
+        ends = [float(re.sub("&[lg]t;", "", end.replace("\N{MINUS SIGN}", "-"))) for end in (low, high)]
+        assert (ends[0] <= 0 <= ends[1]) == (verdict == "within-noise")
+
+
+def test_results_of_an_earlier_version_have_a_page(damaged):
+    for name in (layout.CASE_BINS, layout.CLASSES, layout.CLASS_BINS):
+        (damaged / "calibration" / name).unlink()
+    page = make(damaged)
+    assert "Deploy ts(z). " in page.sections["answer"]
+    assert "of an earlier version" in page.sections["by-class"]
+    assert "could not be read" not in "".join(page.sections.values())
 
 
 def test_failed_pipelines_are_named_with_their_errors(page):
@@ -196,7 +246,7 @@ def test_a_run_without_the_uncalibrated_ensemble_says_so(tmp_path):
     store = write_outputs(tmp_path / "outputs", cases=6)
     write_results(tmp_path / "calibration", store, pipelines=("ts(z)",), repeats=1)
     page = make(tmp_path)
-    assert "no scores of identity(z)" in page.sections["answer"]
+    assert "no uncalibrated ensemble" in page.sections["answer"]
     assert "No matched pair" in page.sections["comparisons"]
     assert "did not" not in page.sections["flip-maps"]
     assert "No pipeline of this run changed" in page.sections["flip-maps"]

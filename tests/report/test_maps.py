@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import build
+from lightning_calib.functional.boundary import boundary
 from lightning_calib.outputs.manifest import Member
+from lightning_calib.outputs.previews import IGNORED, write_preview
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.report import maps
 from lightning_calib.report.map_figures import confidence_figure
-from lightning_calib.report.maps import BENEFICIAL, HARMFUL, IGNORED, NEUTRAL, UNCHANGED, case_plane, free_energy
+from lightning_calib.report.maps import BENEFICIAL, HARMFUL, NEUTRAL, UNCHANGED, busiest_window, case_plane, free_energy
 
 CLASSES = ["back", "liver", "tumour"]
 
@@ -146,10 +148,10 @@ def test_a_close_up_of_a_small_plane_is_the_plane(tmp_path):
 def test_close_ups_draw_the_true_borders_on_both_confidence_maps(tmp_path):
     near = case_maps(write_case(tmp_path / "s", (13, 17)), "z", disturbed("ms"), close_up=8)
     figure = confidence_figure([near], CLASSES, 0, close_up=True)
-    truth, errors, before, after = figure.axes[:4]
-    lines = [sum(len(contour.get_paths()[0].vertices) for contour in axes.collections) for axes in figure.axes[:4]]
-    assert lines[:2] == [0, 0]
-    assert lines[2] == lines[3] > 0
+    truth, _, errors, before, after = figure.axes[:5]
+    lines = [sum(len(contour.get_paths()[0].vertices) for contour in axes.collections) for axes in figure.axes[:5]]
+    assert lines[:3] == [0, 0, 0]
+    assert lines[3] == lines[4] > 0
     np.testing.assert_array_equal(before.images[0].get_array(), near.confidence_before)
     np.testing.assert_array_equal(after.images[0].get_array(), near.confidence_after)
     wrong = errors.images[0].get_array()
@@ -158,6 +160,21 @@ def test_close_ups_draw_the_true_borders_on_both_confidence_maps(tmp_path):
         "truth",
         "confidence before",
     ]
+
+
+@pytest.mark.parametrize("close_up", [None, 8])
+def test_the_image_stands_beside_the_maps_at_the_same_place(tmp_path, close_up):
+    case = write_case(tmp_path / "s", (13, 17))
+    assert case_maps(case, "z", disturbed("ms"), close_up=close_up).image is None
+    shade = torch.linspace(0, 1, 13 * 17).view(1, 13, 17)  # tells every pixel from every other
+    write_preview(tmp_path / "s", "a", shade, case.target, 0, None)
+    near = case_maps(case, "z", disturbed("ms"), close_up=close_up)
+    assert near.image.shape[:2] == near.target.shape
+    if close_up:
+        rows, columns = busiest_window(boundary(case.target, IGNORED), close_up)
+        np.testing.assert_array_equal(near.image[..., 0], case.preview.pixels[rows, columns, 0])
+    titles = [axes.get_title(loc="left") for axes in confidence_figure([near], CLASSES, 0).axes]
+    assert titles[:6] == ["image", "truth", "prediction", "errors", "confidence before", "confidence after"]
 
 
 def test_free_energy_is_that_of_the_mean_logits_on_valid_voxels(tmp_path):

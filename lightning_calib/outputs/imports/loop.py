@@ -31,6 +31,7 @@ class Imported:
         valid: where the networks predicted, ``(*S)``; None for everywhere.
         geometry: affine, spacing and order of axes, where they are known.
         zeros: probabilities that were 0 and have no logarithm.
+        image: ``(channels, *S)``, for people to look at, where it was read.
     """
 
     scores: Array
@@ -38,6 +39,7 @@ class Imported:
     valid: Array | None = None
     geometry: dict[str, Any] | None = None
     zeros: int = 0
+    image: Array | None = None
 
 
 class CaseSource(ABC):
@@ -99,7 +101,8 @@ def import_cases(writer: OutputWriter, case_ids: Sequence[str], load: Callable[[
             valid = None if case.valid is None else torch.from_numpy(np.ascontiguousarray(case.valid, dtype=bool))
             scores = torch.from_numpy(np.ascontiguousarray(case.scores))
             target = torch.from_numpy(np.ascontiguousarray(case.target, dtype=np.int64))
-            writer.write(case_id, scores, target, valid, case.geometry)
+            image = None if case.image is None else torch.from_numpy(np.ascontiguousarray(case.image))
+            writer.write(case_id, scores, target, valid, case.geometry, image)
             zeros, voxels = zeros + case.zeros, voxels + case.scores.size
     if zeros:
         warnings.warn(_lost(zeros, voxels), stacklevel=2)

@@ -107,13 +107,14 @@ class FoldPredictor(CaseSource):
             case_id: the case.
             folds: which of the folds predict it; None for all.
         """
-        logits, valid, labels = self.predict(case_id, folds)
+        logits, valid, labels, image = self.predict(case_id, folds)
         target = self.target(case_id)
         turn = find_orientation(labels, target.array, str(self.labels[case_id])).apply
-        return Imported(turn(logits), target.array, None if valid.all() else turn(valid), target.geometry)
+        inside = None if valid.all() else turn(valid)
+        return Imported(turn(logits), target.array, inside, target.geometry, image=turn(image))
 
-    def predict(self, case_id: str, folds: Sequence[str] | None = None) -> tuple[Array, Array, Array]:
-        """Logits ``(M, C, *S)``, predicted voxels ``(*S)`` and labels ``(*S)`` in nnU-Net's order of axes."""
+    def predict(self, case_id: str, folds: Sequence[str] | None = None) -> tuple[Array, Array, Array, Array]:
+        """Logits ``(M, C, *S)``, predicted voxels and labels ``(*S)``, image ``(channels, *S)``: axes as nnU-Net's."""
         it, files = self.predictor, [str(path) for path in self.files[case_id]]
         plans, configuration = it.plans_manager, it.configuration_manager
         with contextlib.redirect_stdout(io.StringIO()):
@@ -122,7 +123,8 @@ class FoldPredictor(CaseSource):
             scores = [
                 self._fold(weights, torch.from_numpy(np.asarray(data)), facts) for weights in self.weights_of(folds)
             ]
-            labels = plans.image_reader_writer_class().read_seg(str(self.labels[case_id]))[0][0]
+            reader = plans.image_reader_writer_class()
+            labels, image = reader.read_seg(str(self.labels[case_id]))[0][0], reader.read_images(files)[0]
         full = np.zeros((len(scores), len(scores[0]), *facts["shape_before_cropping"]), dtype=np.float32)
         valid = np.zeros(full.shape[2:], dtype=bool)
         box = tuple(slice(a, b) for a, b in facts["bbox_used_for_cropping"])
@@ -130,8 +132,8 @@ class FoldPredictor(CaseSource):
         back = plans.transpose_backward
         logits, valid = full.transpose(0, 1, *(axis + 2 for axis in back)), valid.transpose(back)
         if self.spatial_dims == 2:  # nnU-Net holds pictures as one slice
-            return logits[:, :, 0], valid[0], labels[0]
-        return logits, valid, labels
+            return logits[:, :, 0], valid[0], labels[0], image[:, 0]
+        return logits, valid, labels, image
 
     @cached_property
     def _weights(self) -> list[Any]:

@@ -37,6 +37,31 @@
     word.addEventListener("blur", hideTip);
   }
 
+  // Places of charts that tell their values, under a mouse or a finger.
+  for (const place of document.querySelectorAll(".hot")) {
+    place.addEventListener("mouseenter", () => showTip(place));
+    place.addEventListener("mouseleave", hideTip);
+    place.addEventListener("click", () => showTip(place));
+  }
+
+  // Lines to copy; where the clipboard is refused, the line is marked.
+  for (const button of document.querySelectorAll(".copy")) {
+    button.addEventListener("click", () => {
+      const mark = () => getSelection().selectAllChildren(button.previousElementSibling);
+      const done = () => { button.textContent = "copied"; };
+      if (!navigator.clipboard) { mark(); return; }
+      navigator.clipboard.writeText(button.dataset.copy).then(done, mark);
+    });
+  }
+
+  // A link to a folded section opens it.
+  const unfold = () => {
+    const folded = location.hash && byId(location.hash.slice(1))?.querySelector("details.folded");
+    if (folded) folded.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // Closed details are opened for the printer.
   let opened = [];
   addEventListener("beforeprint", () => {

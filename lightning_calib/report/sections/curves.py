@@ -9,6 +9,7 @@ from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment.results import Results
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.metrics.score import SCORES
+from lightning_calib.report.curves import Risk, risk_figure
 from lightning_calib.report.figures import BandProfile, Reliability, band_figure, reliability_figure
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import format_score
@@ -18,11 +19,11 @@ BINS = 15  # of the average calibration error, so that the diagram shows what th
 
 
 def contrasted(inputs: Inputs, bins: int = BINS) -> dict[str, str]:
-    """Pipelines that curves contrast, with their roles: those of the paper, then the recommended one.
+    """Pipelines that curves contrast, with their roles.
 
-    The paper's are the single model, the pipeline with the lowest ACE, the ensemble pooled as that one is but not
-    calibrated, and the one with the lowest ACE among those that preserve the order. Pipelines that lack a repeat
-    are passed over where others have all.
+    First the uncalibrated ensemble and the recommended pipeline. Then those of the paper: the single model, the
+    pipeline with the lowest ACE, the ensemble pooled as that one is but not calibrated, and the one with the lowest ACE
+    among those that preserve the order. Pipelines that lack a repeat are passed over where others have all.
     """
     parsed = {name: PipelineName.parse(name) for name in inputs.scored}
     rivals = [name for name in parsed if parsed[name].calibrator != "identity"]
@@ -30,13 +31,13 @@ def contrasted(inputs: Inputs, bins: int = BINS) -> dict[str, str]:
     aces = {name: mean_ace(inputs.results, name, bins) for name in rivals}
     best = min(aces, key=lambda name: aces[name], default=None)
     keeping = min((n for n in aces if parsed[n].preserves == "order"), key=lambda name: aces[name], default=None)
-    wanted = (
+    wanted = (  # in the order of the styles of lines
+        (inputs.results.summary["uncalibrated"], "uncalibrated ensemble"),
+        (str(inputs.recommended), "recommended"),
         ("identity(p0)", "single model"),
         (best and inputs.uncalibrated(parsed[best]), "uncalibrated ensemble"),
         (best, "lowest ACE"),
         (keeping, "lowest ACE, order preserving"),
-        (inputs.uncalibrated(inputs.recommended), "recommended pooling, uncalibrated"),
-        (str(inputs.recommended), "recommended"),
     )
     told: dict[str, str] = {}
     for name, role in wanted:
@@ -75,6 +76,35 @@ def reliability(inputs: Inputs, bins: int = BINS) -> Section:
         f"{bins} bins of confidence.",
         (Picture("reliability", reliability_figure(curves), caption),),
     )
+
+
+def risk(inputs: Inputs) -> Section:
+    """What is left of the errors where only the surest voxels are kept."""
+    names = dict.fromkeys([inputs.results.summary["uncalibrated"], str(inputs.recommended)])
+    curves = {
+        name: risk_curve([inputs.results.bin_table(r, name) for r in inputs.repeats_of(name)]) for name in names if name
+    }
+    caption = (
+        "Voxels in the order of their confidence: keep the surest 80 %, say, and look at the rest by eye. The lower "
+        "the curve, the better confidence tells right from wrong. All test voxels of all repeats."
+    )
+    lead = "How many errors are left among the voxels that the model is sure of?"
+    return Section("risk", "Risk and coverage", lead, (Picture("risk", risk_figure(curves), caption),))
+
+
+def risk_curve(tables: Sequence[BinTable]) -> Risk:
+    """Error rate among the surest voxels, from tables of confidences of several repeats.
+
+    Example:
+        >>> table = BinTable(torch.tensor([2, 6]), torch.tensor([1, 6]), torch.tensor([1.0, 5.4]).double())
+        >>> curve = risk_curve([table])
+        >>> curve.coverage.tolist(), curve.risk.tolist()
+        ([0.75, 1.0], [0.0, 0.125])
+    """
+    voxels, correct = (sum(getattr(t, key).double().numpy() for t in tables)[::-1] for key in ("voxels", "correct"))
+    kept = voxels > 0
+    total = np.cumsum(voxels)[kept]
+    return Risk(total / total[-1], 1 - np.cumsum(correct)[kept] / total)
 
 
 def pooled_curve(label: str, tables: Sequence[BinTable]) -> Reliability:

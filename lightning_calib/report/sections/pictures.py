@@ -11,9 +11,10 @@ from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.kit.style import ENERGY
 from lightning_calib.kit.tables import Cell, Column, Table
 from lightning_calib.metrics.score import SCORES
+from lightning_calib.outputs.previews import IGNORED
 from lightning_calib.report.inputs import Inputs, MissingInput, spread
 from lightning_calib.report.map_figures import confidence_figure, flip_figure, scalar_figure
-from lightning_calib.report.maps import CLOSE_UP, IGNORED, CasePlane, case_plane, free_energy
+from lightning_calib.report.maps import CLOSE_UP, CasePlane, case_plane, free_energy
 from lightning_calib.report.numbers import format_number, format_score
 from lightning_calib.report.section import Picture, Section
 
@@ -34,10 +35,11 @@ def confidences(inputs: Inputs) -> Section:
     names, background = store.manifest.class_names, store.manifest.background
     caption = (
         f"Test cases of repeat {repeat}, from the hardest (largest NLL without calibration) to the easiest. "
+        f"Orange: wrong. "
         f"Confidence before: {inputs.uncalibrated(pipeline)}; after: {pipeline}. "
         f"Good confidences are low where the errors are, and high elsewhere.{_blank_note(maps)}"
     )
-    pictures = [Picture("confidence", confidence_figure(maps, names, background), caption, wide=True)]
+    pictures = [Picture("confidence", confidence_figure(maps, names, background), caption)]
     bordered = [case for case, shown in zip(cases, maps, strict=True) if shown.has_border]
     if bordered and max(maps[0].target.shape) > CLOSE_UP:
         near = [case_plane(pooled, case, calibrator, CLOSE_UP) for case in bordered]
@@ -45,13 +47,36 @@ def confidences(inputs: Inputs) -> Section:
             f"The same cases where most borders are, {CLOSE_UP} pixels a side. Lines: the true borders. "
             f"An honest model is in doubt along them, as far as it errs there."
         )
-        pictures.append(Picture("borders", confidence_figure(near, names, background, close_up=True), close, wide=True))
+        pictures.append(Picture("borders", confidence_figure(near, names, background, close_up=True), close))
     return Section(
         "confidence-maps",
         "Confidence maps",
         "Where does the recommended pipeline take confidence back?",
         pictures=tuple(pictures),
     )
+
+
+def worst_cases(inputs: Inputs) -> Section:
+    """The test cases that the recommended pipeline is most wrong about, with their images."""
+    pipeline = inputs.recommended
+    found = inputs.fitted(str(pipeline))
+    if found is None:
+        raise MissingInput(f"There is no fitted calibrator of {pipeline} in {inputs.results.folder}.")
+    repeat, calibrator = found
+    rows = [row for row in inputs.results.cases_of(repeat, str(pipeline)) if row.score("nll") == row.score("nll")]
+    worst = sorted(rows, key=lambda row: -row.score("nll"))[:SHOWN]
+    pooled, manifest = inputs.cases(pipeline.pooling), inputs.outputs.manifest
+    maps = [case_plane(pooled, row.case, calibrator) for row in worst]
+    shown = [SCORES[key] for key in ("nll", "ece", "dice")]
+    head = ("case", *(f"{score.heading} {score.arrow}" for score in shown))
+    body: list[list[str | Cell]] = [
+        [Cell(row.case, style="code"), *(format_score(score, row.score(score.key)) for score in shown)] for row in worst
+    ]
+    caption = f"Test cases of repeat {repeat} with the largest NLL after {pipeline}. Orange: wrong.{_blank_note(maps)}"
+    figure = confidence_figure(maps, manifest.class_names, manifest.background)
+    lead = "Where is the calibrated model wrong, and does it know? Look at these images, and at their masks."
+    table = Table.of("worst", "The same cases: scores after calibration.", head, body)
+    return Section("worst-cases", "Worst cases", lead, (Picture("worst", figure, caption),), (table,))
 
 
 def spread_cases(inputs: Inputs, repeat: int, pipeline: PipelineName) -> list[str]:
@@ -100,7 +125,8 @@ def _balance(name: str, rows: list[CaseRow]) -> list[str | Cell]:
     rate = format_score(SCORES["flip"], float(np.mean([row.score("flip") for row in rows])), 2)
     harm = counts["harmful"] > counts["beneficial"]
     told = Cell(
-        "more harm than good" if harm else "no more harm than good", style=f"badge {'worse' if harm else 'better'}"
+        "more right voxels lost than won" if harm else "as many won as lost, or more",
+        style=f"badge {'worse' if harm else 'better'}",
     )
     return [Cell(name, style="code"), rate, *flip_shares(counts), told]
 
@@ -142,7 +168,7 @@ def with_flips(
         missing = f"There is no fitted calibrator of {name} in {inputs.results.folder}."
         return replace(section, notices=(*section.notices, missing))
     figure = flip_figure(list(planes.values()), manifest.class_names, manifest.background)
-    picture = Picture(key, figure, caption + _blank_note(planes.values()), wide=True)
+    picture = Picture(key, figure, caption + _blank_note(planes.values()))
     return replace(section, pictures=(*section.pictures, picture))
 
 

@@ -17,7 +17,7 @@ def provenance(inputs: Inputs) -> Section:
     """Facts that let someone else make the same report."""
     settings = dict(inputs.results.settings)
     versions = settings.pop("versions", {})
-    counts = _groups(inputs)
+    counts = group_counts(inputs)
     data = {
         "facts": [*_facts(inputs), *((f"groups in cal / val / test: {c.level}", c.text) for c in counts)],
         "division": conclusion(counts),
@@ -30,7 +30,7 @@ def provenance(inputs: Inputs) -> Section:
     return Section("provenance", "How it was made", lead, template="provenance.html", data=data)
 
 
-def _groups(inputs: Inputs) -> list[LevelCounts]:
+def group_counts(inputs: Inputs) -> list[LevelCounts]:
     """Groups of the parts at each level; none without the store, which knows them, or the splits."""
     results, store = inputs.results, inputs.store
     try:
