@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check docs dist bench notebooks clean
+.PHONY: help demo test test-fast check docs dist bench torture notebooks clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ test: check  ## everything that must hold: lint, types, doctests, tests
 
 test-fast: $(STAMP)  ## the tests that take less than a minute
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(TESTS)
+
+torture: $(STAMP)  ## kills, damage, bad numbers, strangers' folders, full disks: all of them, and the table
+	TORTURE_ALL=1 $(BIN)/python -m pytest tests/torture -q
 
 docs: $(STAMP)  ## the site, in site/: without network, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -8,11 +8,18 @@ from typing import Any
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+# What a browser fetches by itself: scripts, pictures, frames, style sheets, fonts. Links that people follow are not.
+FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio)\b[^>]*\bsrc=["']?((?:https?:)?//[^"'\s>]+)"""
+    r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)"""
+    r"""|(?:@import\s+|url\()["']?((?:https?:)?//[^"')\s]+)"""
+)
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:lightning_calib|configs|benchmarks|tests)[^)]*\)")
 
 
@@ -42,6 +49,14 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return TABLE.sub(
         lambda found: f"{found[0]}\n[this table as CSV](tables/{place.stem}-{next(numbers)}.csv){{ .csv }}\n", markdown
     )
+
+
+def on_post_build(config: MkDocsConfig, **_: Any) -> None:
+    """Refuse a site that fetches anything from another host when it is viewed."""
+    pages = [path for path in Path(config.site_dir).rglob("*") if path.suffix in (".html", ".css")]
+    asking = {path: [found[0] for found in FETCHED.finditer(path.read_text(encoding="utf-8"))] for path in pages}
+    if found := [f"{path}: {', '.join(sorted(set(hosts)))}" for path, hosts in asking.items() if hosts]:
+        raise PluginError("the site asks other hosts:\n" + "\n".join(found))
 
 
 def as_csv(table: str) -> str:

@@ -1,10 +1,14 @@
 """Output stores for tests: confused classes, miscalibrated in both directions, per-voxel offsets."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.regions import Region
 from lightning_calib.outputs.store import OutputStore
@@ -71,6 +75,20 @@ def write_store(
         writer.write(f"case-{number:02d}", logits, target, valid=mask)
     writer.finish()
     return OutputStore(path)
+
+
+def with_changed(store: OutputStore, change: Callable[[str, dict[str, Tensor]], None]) -> OutputStore:
+    """The same store after the arrays of each case were changed in place, and noted, as another program may do."""
+    facts = json.loads((store.path / "manifest.json").read_text())
+    for record in facts["cases"]:
+        path = store[record["case_id"]].path
+        arrays = {name: array.clone() for name, array in load_file(path).items()}
+        change(record["case_id"], arrays)
+        save_file({name: array.contiguous() for name, array in arrays.items()}, path)
+        record["sha256"] = sha256(path)
+    (store.path / "manifest.json").write_text(json.dumps(facts))
+    (store.path / "checksums.json").unlink(missing_ok=True)  # on purpose
+    return OutputStore(store.path)
 
 
 REGIONS = {"Whole Tumor": [1, 2, 3], "core": [2, 3], "enhancing": [3]}

@@ -1,5 +1,7 @@
 """The notebooks of the docs run from a clean state, and are kept with what they show."""
 
+import re
+
 import nbformat
 import pytest
 
@@ -26,3 +28,11 @@ def test_a_notebook_is_kept_with_its_outputs(path):
 def test_all_notebooks_together_are_small():
     assert len(NOTEBOOKS) == 4
     assert sum(path.stat().st_size for path in NOTEBOOKS) < 1_000_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path):
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert targets
+    assert not [target for target in targets if not (path.parent / target).exists()]

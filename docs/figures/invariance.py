@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
@@ -129,6 +126,7 @@ def triangles() -> plt.Figure:
 
 def main() -> None:
     """Write the pictures."""
+    plt.switch_backend("svg")
     plt.rcParams.update({"svg.hashsalt": "lightning_calib", "font.size": 9, "axes.spines.top": False})
     plt.rcParams["axes.spines.right"] = False
     IMAGES.mkdir(parents=True, exist_ok=True)

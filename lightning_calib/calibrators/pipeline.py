@@ -32,13 +32,19 @@ class PipelineName:
 
     def __post_init__(self) -> None:
         """Refuse unknown parts."""
-        CALIBRATORS[self.calibrator]
+        named_in("a pipeline's name", self.calibrator)
         if self.pooling not in POOLINGS:
             raise ValueError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
 
     @classmethod
-    def parse(cls, text: str, file: str | Path | None = None) -> Self:
-        """Read ``calibrator(pooling)``; a dotted path is imported unless the text comes from a ``file``."""
+    def parse(cls, text: str, file: str | Path = "a file", imports: bool = False) -> Self:
+        """Read ``calibrator(pooling)``.
+
+        Args:
+            text: the name.
+            file: where it comes from, for messages.
+            imports: import the class of a dotted path: only where a user has named it, since that runs its code.
+        """
         match = re.fullmatch(r"\s*([\w.]+)\s*\(\s*(\w+)\s*\)\s*", text)
         if match is None:
             raise ValueError(
@@ -46,8 +52,9 @@ class PipelineName:
                 f"{', '.join(CALIBRATORS)} and a pooling of {', '.join(POOLINGS)}"
             )
         calibrator, pooling = match.groups()
-        if file is not None:
-            named_in(file, calibrator)
+        if imports:
+            CALIBRATORS[calibrator]
+        named_in(file, calibrator)
         return cls(calibrator, pooling)  # type: ignore[arg-type]  # __post_init__ checks it
 
     def __str__(self) -> str:
@@ -97,7 +104,7 @@ class Pipeline(nn.Module):
     @classmethod
     def parse(cls, name: str, num_classes: int, spatial_dims: int = 2, **options: Any) -> Self:
         """Pipeline at the identity from a name such as ``cms_op(p)``."""
-        parsed = PipelineName.parse(name)
+        parsed = PipelineName.parse(name, imports=True)
         return cls(parsed.pooling, build(parsed.calibrator, num_classes, spatial_dims, **options))
 
     @property
@@ -142,6 +149,8 @@ PAPER_PIPELINES: tuple[str, ...] = tuple(name for block in PAPER_BLOCKS.values()
 def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
     """Pipelines of a list, or of a text with commas, that may hold ``paper`` and ``all``; each once, in order.
 
+    Users name them: classes of dotted paths are imported.
+
     ``all`` is every known calibrator that a solver fits on ``p`` and on ``z``, those of other packages included.
 
     Example:
@@ -156,4 +165,4 @@ def expand_pipelines(names: str | list[str]) -> list[PipelineName]:
         fitted = [name for name in CALIBRATORS if CALIBRATORS[name].solver != "stacking"]
         groups["all"] = ("identity(p0)", *(f"{name}({pooling})" for name in fitted for pooling in ("p", "z")))
     expanded = [name for text in listed if text for name in groups.get(text, (text,))]
-    return list(dict.fromkeys(PipelineName.parse(name) for name in expanded))
+    return list(dict.fromkeys(PipelineName.parse(name, imports=True) for name in expanded))

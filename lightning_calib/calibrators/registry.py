@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_calib.calibrators.base import Calibrator
-from lightning_calib.kit.registry import Registry
+from lightning_calib.kit.registry import Registry, refuse_strange
 
 Kind = TypeVar("Kind", bound=type[Calibrator])
 
@@ -66,12 +66,9 @@ def registered_name(calibrator: type[Calibrator]) -> str:
 
 
 def named_in(file: str | Path, name: str) -> type[Calibrator]:
-    """The class of a name that a file holds: unlike ``CALIBRATORS[name]``, it never imports a dotted path."""
+    """The class of a name that a file holds: unlike ``CALIBRATORS[name]``, it imports no module of others."""
     if name not in CALIBRATORS:
-        raise ValueError(
-            f"{file} names the calibrator {name!r}, which is not known here, and a file alone causes no import: "
-            f"install the package that offers it, or import its class and call register_calibrator on it first"
-        )
+        refuse_strange(name, file)
     return CALIBRATORS[name]
 
 

@@ -1,18 +1,30 @@
 """Calibrators in one safetensors file with a JSON header; no pickle."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.registry import named_in, registered_name
-from lightning_calib.kit.files import atomic_path
+from lightning_calib.kit.tensors import write_tensors
+from lightning_calib.kit.typed import typed
 
 FORMAT_VERSION = 1
 _HEADER = "lightning_calib"
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What every header holds."""
+
+    format_version: int
+    name: str
+    num_classes: int
+    spatial_dims: int
+    options: dict[str, Any]
 
 
 def save_calibrator(
@@ -49,9 +61,8 @@ def save_calibrator(
     }
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in calibrator.state_dict().items()}
-    with atomic_path(path) as aside:
-        save_file(tensors, aside, metadata={_HEADER: json.dumps(header)})
+    tensors = {key: value.detach().cpu() for key, value in calibrator.state_dict().items()}
+    write_tensors(path, tensors, {_HEADER: json.dumps(header)})
 
 
 def _described(calibrator: Calibrator) -> dict[str, Any]:
@@ -87,10 +98,16 @@ def read_header(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a whole safetensors file ({error}); write it again") from error
     if _HEADER not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not one of a calibrator: its header lacks {_HEADER!r}")
-    header: dict[str, Any] = json.loads(metadata[_HEADER])
-    if header["format_version"] > FORMAT_VERSION:
+    try:
+        header: dict[str, Any] = typed(json.loads(metadata[_HEADER]), dict[str, Any])
+        version = typed(header.get("format_version"), int, "format_version")
+        if version <= FORMAT_VERSION:
+            typed({key: value for key, value in header.items() if key in _Header.__annotations__}, _Header)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"{path}: its header does not describe a calibrator ({problem}); write it again") from problem
+    if version > FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {header['format_version']}, newer than this library's {FORMAT_VERSION}; "
+            f"{path} has format version {version}, newer than this library's {FORMAT_VERSION}; "
             f"install a newer lightning-calib"
         )
     return header
@@ -102,11 +119,16 @@ def load_calibrator(path: str | Path) -> Calibrator:
     Its class must be known: one of ours or of an installed package, registered, or named by the user before.
     """
     header = read_header(path)
-    calibrator = _built(path, header, header["num_classes"], header["spatial_dims"])
     with safe_open(Path(path), framework="pt") as file:
         state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
-    for key, value in (*calibrator.named_parameters(), *calibrator.named_buffers()):
-        if key in state:
-            value.data = value.data.to(state[key].dtype)  # a float64 fit stays float64
-    calibrator.load_state_dict(state)
+    if wrong := [key for key, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
+        raise ValueError(f"{path}: {', '.join(wrong)} of the calibrator is NaN or infinite; fit it again")
+    try:
+        calibrator = _built(path, header, header["num_classes"], header["spatial_dims"])
+        for key, value in (*calibrator.named_parameters(), *calibrator.named_buffers()):
+            if key in state:
+                value.data = value.data.to(state[key].dtype)  # a float64 fit stays float64
+        calibrator.load_state_dict(state)
+    except (TypeError, KeyError, RuntimeError, MemoryError) as problem:
+        raise ValueError(f"{path} does not hold the calibrator that its header describes: {problem}") from problem
     return calibrator

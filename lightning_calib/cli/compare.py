@@ -24,6 +24,7 @@ def compare(
     reference: str | None = None,
     metrics: list[Metric] = ["nll", "dice", "ece", "ba_ece"],  # noqa: B006  # never changed
     json: bool = False,
+    trust: bool = False,
 ) -> int:
     """Compare pipelines of a run with a reference, case by case, with intervals and verdicts.
 
@@ -35,14 +36,19 @@ def compare(
         reference: what each is compared with; by default the uncalibrated ensemble, pooled as the candidate is.
         metrics: what is compared.
         json: print the comparisons as JSON.
+        trust: import classes of other packages that the run's folder names.
     """
-    told = plain([asdict(found) for found in compared(calibration, candidates, reference, metrics)], digits=10)
+    told = plain([asdict(found) for found in compared(calibration, candidates, reference, metrics, trust)], digits=10)
     print(json_format.dumps(told) if json else comparison_table(told).to_markdown(), end="\n" if json else "")
     return 0
 
 
 def compared(
-    calibration: Path, candidates: Pipelines | None, reference: str | None, metrics: Sequence[str]
+    calibration: Path,
+    candidates: Pipelines | None,
+    reference: str | None,
+    metrics: Sequence[str],
+    trust: bool = False,
 ) -> list[Comparison]:
     """Compare pipelines of a run with a reference, or with the uncalibrated ensemble.
 
@@ -51,7 +57,7 @@ def compared(
     """
     if wrong := set(metrics) - set(get_args(Metric)):
         raise ValueError(f"metrics: {', '.join(sorted(wrong))} cannot be compared; there are {get_args(Metric)}")
-    results = Results(calibration)
+    results = Results(calibration, trust)
     pairs = _pairs(results, candidates, reference)
     found = paired_comparisons(results, [(FAMILY, *pair, metric) for pair in pairs for metric in metrics])
     if not found:
@@ -61,8 +67,8 @@ def compared(
 
 def _pairs(results: Results, candidates: Pipelines | None, reference: str | None) -> list[tuple[str, str]]:
     """References and candidates, all of them in the run; a pipeline is not compared with itself."""
-    chosen = expand_pipelines(",".join(results.pipelines) if candidates is None else candidates)
-    fixed = None if reference is None else str(PipelineName.parse(reference))
+    chosen = map(PipelineName.parse, results.pipelines) if candidates is None else expand_pipelines(candidates)
+    fixed = None if reference is None else str(PipelineName.parse(reference, imports=True))
     pairs = [(fixed or f"identity({name.pooling})", str(name)) for name in chosen]
     if strange := {name for pair in pairs for name in pair} - set(results.pipelines):
         raise ValueError(

@@ -3,14 +3,16 @@
 import json as json_format
 from pathlib import Path
 
-from lightning_calib.deployment.deploy import deploy as write_deployment
+from lightning_calib.deployment.deploy import deploy as write
+from lightning_calib.deployment.deploy import write_deployment
 from lightning_calib.deployment.folder import CARD, Deployment
 from lightning_calib.deployment.refit import Cases
-from lightning_calib.deployment.regions import REGIONS, save_regions
+from lightning_calib.deployment.regions import save_regions
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import find_runs
 from lightning_calib.experiment.regions import read_runs
 from lightning_calib.experiment.results import Results
+from lightning_calib.kit.files import replaced_files
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.views import write_views
 
@@ -25,6 +27,7 @@ def deploy(
     repeat: int = 0,
     networks: bool = True,
     json: bool = False,
+    trust: bool = False,
 ) -> int:
     """Fit the chosen pipeline once more, on all cases, and write the calibrated model into one folder.
 
@@ -40,24 +43,28 @@ def deploy(
         repeat: which repeat, for cal_val.
         networks: also name the networks and their preprocessing, so that images can be taken.
         json: print what was written as JSON.
+        trust: import classes of other packages that the run's folder names.
     """
     runs = find_runs(calibration)
     if runs is not None:
         views = write_views(outputs) if outputs is not None else {}
         place = destination or runs.resolve().parent / "deployed"
-        (place / REGIONS).unlink(missing_ok=True)  # what is half written must not pass for what was there before
-        found, written = read_runs(runs), []
-        for run in found:
-            store = OutputStore(views[run.region.name]) if views else run.store
-            folder = place / run.region.slug
-            written.append(write_deployment(run.results, store, folder, pipeline, cases, repeat, False, preserve))
-            _say(written[-1], folder, json)
-        save_regions(place, [run.region for run in found], written)
+        found, written = read_runs(runs, trust), []
+        with replaced_files(place) as aside:
+            for run in found:
+                store, slug = OutputStore(views[run.region.name]) if views else run.store, run.region.slug
+                (aside / slug).mkdir()
+                home, chosen = place / slug, (cases, repeat, False, preserve)
+                written.append(write_deployment(run.results, store, aside / slug, pipeline, *chosen, home=home))
+            save_regions(aside, [run.region for run in found], written)
+        for run, deployment in zip(found, written, strict=True):
+            _say(deployment, place / run.region.slug, json)
         return 0
-    results = Results(calibration)
+    results = Results(calibration, trust)
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"
-    _say(write_deployment(results, store, folder, pipeline, cases, repeat, networks, preserve), folder, json)
+    options = {"cases": cases, "repeat": repeat, "networks": networks, "preserve": preserve, "trust": trust}
+    _say(write(results, store, folder, pipeline, **options), folder, json)
     return 0
 
 

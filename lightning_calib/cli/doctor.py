@@ -43,7 +43,8 @@ def doctor(
     pool = None if pool_images is None else hash_folder(pool_images)
     training = None if training_images is None else hash_folder(training_images)
     store = OutputStore(outputs)
-    findings = [*(_changed(store) if hashes else []), *examine(store, voxels, cases, seed, pool, training)]
+    findings = _changed(store) if hashes else []
+    findings = findings or examine(store, voxels, cases, seed, pool, training)  # changed files are not read further
     if json:
         facts = {"outputs": str(outputs), "cases": len(store), "ok": not has_errors(findings)}
         print(json_format.dumps(facts | {"findings": [finding.describe() for finding in findings]}, indent=1))

@@ -42,9 +42,11 @@ class Job:
 
 def train_member(job: Job) -> None:
     """Train a member as a process of its own, with the GPU or the threads of the place where this runs."""
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH")]))}
+    environment: dict[str, str | None] = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH")]))
+    }
     if named := os.environ.get("WANDB_RUN_ID"):  # of the ensemble; members that shared it would overwrite each other
-        environment |= {"WANDB_RUN_ID": f"{named}-{job.name}", "WANDB_RUN_GROUP": named, "WANDB_SWEEP_ID": ""}
+        environment |= {"WANDB_RUN_ID": f"{named}-{job.name}", "WANDB_RUN_GROUP": named, "WANDB_SWEEP_ID": None}
     run_child(job.command, job.log, environment)
 
 

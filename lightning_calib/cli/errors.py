@@ -1,5 +1,6 @@
 """What users read when something goes wrong: the message first, a few lines, no traceback."""
 
+import io
 import os
 import shlex
 import sys
@@ -29,6 +30,9 @@ def guarded(work: Callable[[], int | None], line: Sequence[str] = ()) -> int:
         Its exit code, 2 where something that the user can mend stands in the way.
     """
     _ASKED.set(tuple(line))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without arrows must not end a finished run
     try:
         return work() or 0
     except (ValueError, OSError, ImportError) as problem:

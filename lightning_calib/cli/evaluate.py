@@ -11,6 +11,7 @@ from lightning_calib.cli.fitted import TRAINER, find_split
 from lightning_calib.experiment.evaluation_jobs import evaluate_cases
 from lightning_calib.functional.overlap import class_counts, class_iou
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.files import plain, write_json
 from lightning_calib.kit.tables import Table
 from lightning_calib.outputs.store import OutputStore
@@ -46,6 +47,7 @@ def evaluate(
         json: print the scores as JSON.
         trainer: options of Lightning's Trainer.
     """
+    refuse_changed(calibrator.parent, "fit again")
     module = load_calibrator(calibrator)
     store = OutputStore(outputs)
     if module.num_classes != store.manifest.num_classes:

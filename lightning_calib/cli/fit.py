@@ -52,7 +52,7 @@ def fit(
         trainer: options of Lightning's Trainer.
         **data: options of StoredOutputsDataModule.
     """
-    name = PipelineName.parse(pipeline)
+    name = PipelineName.parse(pipeline, imports=True)
     require_healthy(outputs, doctor)
     stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
     seed_everything(stored.seed, verbose=False)

@@ -9,6 +9,7 @@ from pytorch_lightning import Trainer
 from lightning_calib.calibrators import Calibrator, PipelineName
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.rows import CurveRow
+from lightning_calib.kit.checksums import note_checksums
 from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.partition import Split
 from lightning_calib.outputs.stored import StoredOutputsDataModule
@@ -61,6 +62,7 @@ def save_fit(
     )
     curve: list[CurveRow] = facts["curve"]
     records.write_fit(folder, record, calibrator, facts["trials"], curve, data.class_names)
+    note_checksums(folder, (SPLIT, CERTIFICATE))
 
 
 def find_split(calibrator: Path, split: Path | None) -> Split:

@@ -13,6 +13,7 @@ from lightning_calib.experiment.advice import (
     stored_advice,
     stored_group_advice,
 )
+from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.files import plain
 
 # What to deploy, and the number of repeats behind it (0 where groups chose).
@@ -20,7 +21,11 @@ Advice = tuple[Recommendation | GroupAdvice, int]
 
 
 def recommend(
-    calibration: Path, preserve: Preserve = "order", translation_invariant: bool = True, json: bool = False
+    calibration: Path,
+    preserve: Preserve = "order",
+    translation_invariant: bool = True,
+    json: bool = False,
+    trust: bool = False,
 ) -> int:
     """Name the pipeline to deploy under a constraint: chosen on val alone, or by groups, judged on test.
 
@@ -29,19 +34,21 @@ def recommend(
         preserve: what must stay of the pooled ranking: order, argmax (the segmentation map) or none.
         translation_invariant: take only pipelines to which shifts of the logits do not matter.
         json: print the recommendation as JSON.
+        trust: import classes of other packages that the run's folder names.
     """
-    advice = advised(calibration, preserve, translation_invariant)
+    advice = advised(calibration, preserve, translation_invariant, trust)
     print(json_format.dumps(plain(asdict(advice[0]), digits=10)) if json else told(advice))
     return 0
 
 
-def advised(calibration: Path, preserve: Preserve, translation_invariant: bool) -> Advice:
+def advised(calibration: Path, preserve: Preserve, translation_invariant: bool, trust: bool = False) -> Advice:
     """What a run recommends: as its summary has it or, where that holds none, computed."""
+    refuse_changed(calibration, "`calibrate.py run` makes it anew")
     selected = stored_group_advice(calibration, preserve)
     if selected is not None:
         return selected, 0
     stored = stored_advice(calibration, preserve) if translation_invariant else None
-    return stored or _computed(calibration, preserve, translation_invariant)
+    return stored or _computed(calibration, preserve, translation_invariant, trust)
 
 
 def told(advice: Advice) -> str:
@@ -50,10 +57,12 @@ def told(advice: Advice) -> str:
     return describe_groups(found) if isinstance(found, GroupAdvice) else describe(found, repeats)
 
 
-def _computed(calibration: Path, preserve: Preserve, translation_invariant: bool) -> tuple[Recommendation, int]:
+def _computed(
+    calibration: Path, preserve: Preserve, translation_invariant: bool, trust: bool
+) -> tuple[Recommendation, int]:
     """What the summary does not hold; this takes torch, and seconds."""
     from lightning_calib.experiment.recommend import recommend as choose
     from lightning_calib.experiment.results import Results
 
-    results = Results(calibration)
+    results = Results(calibration, trust)
     return choose(results, preserve, translation_invariant), len(results.repeats)

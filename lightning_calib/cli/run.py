@@ -16,6 +16,7 @@ from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.regions import read_runs, write_runs
 from lightning_calib.experiment.results import Results
+from lightning_calib.experiment.trackers import named_wandb_run
 from lightning_calib.experiment.tracking import Runs
 from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.manifest import MANIFEST, Manifest
@@ -114,6 +115,12 @@ class _Asked:
 
 def _run_regions(asked: _Asked, planned: Experiment, outputs: Path) -> int:
     """Run the experiment on the view of each region of a store, then write the page over all of them."""
+    if asked.options["logger"] == "wandb" and named_wandb_run():
+        raise ValueError(
+            f"{outputs} has several regions, with a tracked run each, and the W&B run is chosen already (by a sweep or "
+            "WANDB_RUN_ID): take another --logger, or run one region, such as --outputs "
+            f"{outputs.parent / 'regions' / '<region>' / outputs.name}"
+        )
     folder = planned.calibration or outputs.resolve().parent / "calibration"
     views, codes = write_views(outputs), []
     places = {name: view.parent / folder.name for name, view in views.items()}

@@ -47,7 +47,7 @@ def search(
         doctor: examine the outputs first; an error stops the search.
         **data: options of StoredOutputsDataModule.
     """
-    name = PipelineName.parse(pipeline)
+    name = PipelineName.parse(pipeline, imports=True)
     require_healthy(outputs, doctor)
     stored = StoredOutputsDataModule(outputs, pooling=name.pooling, train_batches="cases", **data)
     with Display([name.calibrator] * trials) as shown:

@@ -19,6 +19,7 @@ def show(
     reference: str | None = None,
     metrics: list[str] = ["nll", "dice", "ece", "ba_ece"],  # noqa: B006  # never changed
     json: bool = False,
+    trust: bool = False,
 ) -> int:
     """Show the scores of a run, the pipeline to deploy and, on request, whether one pipeline beats another.
 
@@ -33,9 +34,10 @@ def show(
         reference: what each is compared with; by default the uncalibrated ensemble, pooled as the candidate is.
         metrics: what is compared.
         json: print everything as JSON.
+        trust: import classes of other packages that the run's folder names.
     """
-    advice = advised(calibration, preserve, translation_invariant)
-    compared = _compared(calibration, candidates, reference, metrics)
+    advice = advised(calibration, preserve, translation_invariant, trust)
+    compared = _compared(calibration, candidates, reference, metrics, trust)
     pipelines: dict[str, Any] = read_json(calibration / "summary.json")["pipelines"]
     if json:
         entries = [asdict(found) for found in compared]
@@ -52,14 +54,14 @@ def show(
 
 
 def _compared(
-    calibration: Path, candidates: str | list[str] | None, reference: str | None, metrics: list[str]
+    calibration: Path, candidates: str | list[str] | None, reference: str | None, metrics: list[str], trust: bool
 ) -> list[Any]:
     """The comparisons that are asked for; they take torch, and seconds."""
     if candidates is None and reference is None:
         return []
     from lightning_calib.cli.compare import compared
 
-    return compared(calibration, candidates, reference, metrics)
+    return compared(calibration, candidates, reference, metrics, trust)
 
 
 def scores(pipelines: dict[str, Any], recommended: str) -> Table:

@@ -28,6 +28,7 @@ class StudyOptions:
         report: also write the report anew, with a section on the study.
         preserve: what the pipeline in the report's headline must keep of the ensemble's ranking of the classes.
         json: print what came out as JSON.
+        trust: import classes of other packages that the run's folder names.
     """
 
     calibration: Path
@@ -37,10 +38,12 @@ class StudyOptions:
     report: bool = True
     preserve: Preserve = "order"
     json: bool = False
+    trust: bool = False
 
     def make(self, kind: type[Study], **options: Any) -> int:
         """Make a study, and say what came out; 1 where the study says that something failed."""
         quiet()
+        Results(self.calibration, self.trust)  # what it imports, the study and its workers need
         executor = study_executor(self.calibration, self.workers, self.executor)
         study = kind(self.calibration, self.outputs, executor, display=not self.json)
         facts = study.run(**options)

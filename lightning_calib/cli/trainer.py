@@ -52,12 +52,14 @@ class OutputOptions:
         checkpoint: ``last`` epoch, or the ``best`` by validation Dice.
         keep: ``members``, or ``pooled`` for their pooled logits alone.
         dtype: precision of the stored logits.
+        folder: where to write; a relative path begins in the folder of the run.
     """
 
     members: list[int] | None = None
     checkpoint: Checkpoint = "last"
     keep: Keep = "members"
     dtype: StoreDtype = "float32"
+    folder: str | None = None
 
 
 class MemberTrainer(Trainer):

@@ -214,10 +214,12 @@ class TrainCLI(LightningCLI):
 
     def validate(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the validation cases."""
+        settle_training(datamodule, self.run, self.options.new_cases, write=False)
         self.trainer.validate(model, datamodule=datamodule, **self._with_checkpoint(options))
 
     def test(self, model: SegmentationTask, datamodule: SegmentationDataModule, **options: Any) -> None:
         """Score the member on the pool set."""
+        settle_pool(datamodule, self.run, trained_cases([self.member]), self.options.new_cases, write=False)
         datamodule.test_dataloader = datamodule.predict_dataloader  # type: ignore[method-assign]
         self.trainer.test(model, datamodule=datamodule, **self._with_checkpoint(options))
 
@@ -233,9 +235,10 @@ class TrainCLI(LightningCLI):
     ) -> None:
         """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
         preprocessing = self._preprocessing(model, datamodule)  # of clean images
-        outputs = self.run.out_of_fold if out_of_fold else self.run.outputs
-        place = corrupted(datamodule, outputs, corruption, corruption_seed)
         options: OutputOptions = self._get(self.config_init, "outputs")
+        outputs = self.run.out_of_fold if out_of_fold else self.run.outputs
+        outputs = outputs if options.folder is None else self.run.path / options.folder
+        place = corrupted(datamodule, outputs, corruption, corruption_seed)
         members, fold_of = self.run.members(options.members), None
         if out_of_fold:
             members = self.run.of_folds(members, _folds(datamodule))

@@ -88,6 +88,12 @@ class Preprocessing:
         facts: dict[str, Any] = plain(asdict(self))
         return facts
 
+    @property
+    def mask_values(self) -> tuple[int, ...] | None:
+        """What the masks of the training data hold for class 0, 1, ...; None for the class numbers."""
+        values = self.reader["options"].get("mask_values")
+        return None if values is None else tuple(int(value) for value in values)
+
     def loader(self, trust: bool = False) -> "Loader":
         """What reads new images; a reader that is neither ours nor registered is imported only with ``trust``."""
         transform = None if self.raw_transform is None else build(self.raw_transform, trust)

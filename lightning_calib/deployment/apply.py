@@ -10,8 +10,10 @@ from lightning_calib.deployment.folder import DeploymentError
 from lightning_calib.deployment.maps import STATED_ERROR, Precision, write_maps
 from lightning_calib.deployment.sources import Inputs, Source, find_sources
 from lightning_calib.executors.base import Executor
-from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.checksums import is_file_of
+from lightning_calib.kit.files import locked, sha256, write_json
 from lightning_calib.kit.progress import Display
+from lightning_calib.kit.typed import read_typed, typed
 
 INDEX, RECORDS = "index.json", "records"
 TOLD = 10  # cases that an error names
@@ -47,6 +49,12 @@ class Application:
         Raises:
             DeploymentError: where cases failed, once all others are written.
         """
+        with locked(self.destination, "the maps in"):
+            for leftover in [*self.destination.glob(".*.part"), *(self.destination / RECORDS).glob(".*.part")]:
+                leftover.unlink(missing_ok=True)  # of processes that were killed
+            return self._run(executor, quiet)
+
+    def _run(self, executor: Executor, quiet: bool) -> dict[str, Any]:
         find_sources.cache_clear()  # the folders may have changed since an earlier call
         calibrator, sources = find_sources(self.inputs)
         waiting = [name for name, source in sources.items() if not self.is_done(source)]
@@ -56,7 +64,7 @@ class Application:
             lines = [f"  {name}: {error}" for name, error in failed.items()]
             told = "\n".join(lines[:TOLD] + ([f"  and {len(lines) - TOLD} more"] if len(lines) > TOLD else []))
             raise DeploymentError(f"{len(failed)} of {len(waiting)} cases failed, the others are written:\n{told}")
-        records = {name: read_json(self._record(name)) for name in sources}
+        records = {name: read_typed(self._record(name), dict[str, Any]) for name in sources}
         index = {
             "precision": self.precision,
             "calibrator_sha256": calibrator,
@@ -79,13 +87,13 @@ class Application:
 
     def is_done(self, source: Source) -> bool:
         """Whether the maps of a case are there, made of the same inputs in the same way."""
-        path = self._record(source.case_id)
-        if not path.is_file():
+        try:
+            record = read_typed(self._record(source.case_id), dict[str, Any])
+            files = typed(record.get("files"), dict[str, str])
+        except ValueError:  # none, a damaged one, or one of an earlier version
             return False
-        record = read_json(path)
-        files = {self.destination / name: size for name, size in record["files"].items()}
-        whole = all(file.is_file() and file.stat().st_size == size for file, size in files.items())
-        return whole and record["made_of"] == self._made_of(source)
+        whole = all(is_file_of(self.destination / name, expected) for name, expected in files.items())
+        return bool(files) and whole and record.get("made_of") == self._made_of(source)
 
     def write(self, case_id: str) -> None:
         """Calibrate one case; its record comes last and says that the maps are whole."""
@@ -95,7 +103,7 @@ class Application:
         files = write_maps(self.destination, case_id, maps, self.precision, self.probabilities)
         record = {
             "made_of": self._made_of(source),
-            "files": {file.name: file.stat().st_size for file in files},
+            "files": {file.name: sha256(file) for file in files},
             "stated_error": STATED_ERROR[self.precision, maps.is_nifti],
         }
         if maps.identity_weight is not None:

@@ -158,7 +158,7 @@ def _facts(deployment: Deployment) -> str:
 
 
 def _usage(deployment: Deployment, place: str) -> str:
-    call = "ensemble.predict(images)  # (B, channels, *S), normalised as in deployment.json"
+    call = "ensemble.predict(image)  # a file, a PIL image or an array; normalised as in deployment.json"
     if deployment.network is None:
         call = "ensemble.calibrate(member_logits)  # (B, members, classes, *S)"
     return "\n".join(

@@ -14,13 +14,14 @@ from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.registry import current_class_paths
 from lightning_calib.deployment.card import write_card
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
-from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, DEPLOYMENT, REFERENCE, Deployment, DeploymentError
+from lightning_calib.deployment.folder import AUDIT, CALIBRATOR, REFERENCE, Deployment, DeploymentError
 from lightning_calib.deployment.refit import Cases, fitting_cases, refit, selected_fit
 from lightning_calib.deployment.statistics import case_statistics, save_statistics
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.results import Results
-from lightning_calib.kit.files import plain, sha256, write_json
+from lightning_calib.kit.files import plain, replaced_files, sha256, write_json
+from lightning_calib.kit.registry import refuse_strange
 from lightning_calib.outputs.manifest import MANIFEST, Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
@@ -32,7 +33,21 @@ _PACKAGES = ("lightning-calib", "torch")
 AUDIT_CASES = 32
 
 
-def deploy(
+def deploy(results: Results, store: OutputStore, folder: Path, pipeline: str | None, **options: Any) -> Deployment:
+    """Deploy a pipeline into a folder; what is deployed there already works until the new one is whole.
+
+    Args:
+        results: the run that the pipeline was chosen in.
+        store: the outputs of that run.
+        folder: the deployed folder.
+        pipeline: name such as ``cms_op(p)``; None for what the run recommends.
+        **options: further arguments of :func:`write_deployment`.
+    """
+    with replaced_files(folder) as aside:
+        return write_deployment(results, store, aside, pipeline, home=folder, **options)
+
+
+def write_deployment(
     results: Results,
     store: OutputStore,
     folder: Path,
@@ -41,32 +56,33 @@ def deploy(
     repeat: int = 0,
     networks: bool = True,
     preserve: Preserve = "order",
+    trust: bool = False,
+    home: Path | None = None,
 ) -> Deployment:
-    """Fit a pipeline for the last time and write its folder; ``deployment.json`` comes last.
+    """Fit a pipeline for the last time and write its folder; ``deployment.json`` and the hashes come last.
 
     What a run has selected by groups is taken as it was fitted then, on the same cases.
 
     Args:
         results: the run that the pipeline was chosen in.
         store: the outputs of that run.
-        folder: where to write.
+        folder: where to write, an empty folder.
         pipeline: name such as ``cms_op(p)``; None for what the run recommends.
         cases: fit on ``all`` pool cases or on ``cal_val`` of one repeat.
         repeat: which repeat, for ``cal_val``.
         networks: also name the networks and their preprocessing, so that images can be taken.
         preserve: what a recommended pipeline must keep of the pooled ranking.
+        trust: import data sets of other packages that a member's config names, where the store is an old one.
+        home: where the folder will be in the end: paths of networks are relative to it; by default where it is.
     """
     refuse_foreign(results, store)
-    taken = image_facts(store) if networks else {}
+    taken = image_facts(store, trust) if networks else {}
     if pipeline is None and results.selects_by_groups:
         name, calibrator, fit = selected_fit(results, preserve, cases, repeat)
     else:
-        name = PipelineName.parse(pipeline or recommend(results, preserve).pipeline)
+        name = PipelineName.parse(pipeline or recommend(results, preserve).pipeline, imports=pipeline is not None)
         refuse_unscored(results, str(name))
         calibrator, fit = refit(results, store, name, cases, repeat)
-    folder.mkdir(parents=True, exist_ok=True)
-    for outdated in (DEPLOYMENT, AUDIT):  # what is half written must not pass for what was there before
-        (folder / outdated).unlink(missing_ok=True)
     described = {"pipeline": str(name), "hyperparameters": fit["hyperparameters"]}
     save_calibrator(folder / CALIBRATOR, calibrator, list(store.manifest.class_names), plain(described))
     attach_audit(folder, store, name)
@@ -76,7 +92,8 @@ def deploy(
     save_statistics(folder / REFERENCE, (case_statistics(seen, case_id, ensemble) for case_id in reference))
     fit |= {"outputs_sha256": sha256(store.path / MANIFEST)}
     fit |= {"folds": len(store.manifest.folds)} if store.manifest.out_of_fold else {}
-    deployment = describe(results, store, folder, str(name), fit, taken)
+    found = {"calibrator_sha256": sha256(folder / CALIBRATOR), **taken}
+    deployment = describe(results, store, home or folder, str(name), fit, found)
     write_card(folder, deployment, results)
     deployment.save(folder)
     return deployment
@@ -85,7 +102,7 @@ def deploy(
 def describe(
     results: Results, store: OutputStore, folder: Path, pipeline: str, fit: dict[str, Any], taken: dict[str, Any]
 ) -> Deployment:
-    """What ``deployment.json`` says; ``taken`` are the facts that images need."""
+    """What ``deployment.json`` says; ``taken`` are the hash of the calibrator and the facts that images need."""
     manifest = store.manifest
     return Deployment(
         pipeline=pipeline,
@@ -96,7 +113,6 @@ def describe(
         representation=manifest.representation,
         background=manifest.background,
         ignore_index=manifest.ignore_index,
-        calibrator_sha256=sha256(folder / CALIBRATOR),
         fit=plain(fit),
         estimate=plain(estimate(results, pipeline, fit)),
         versions={package: version(package) for package in _PACKAGES},
@@ -113,7 +129,7 @@ def estimate(results: Results, pipeline: str, fit: dict[str, Any]) -> dict[str, 
     return metrics
 
 
-def image_facts(store: OutputStore) -> dict[str, Any]:
+def image_facts(store: OutputStore, trust: bool = False) -> dict[str, Any]:
     """``network`` and ``preprocessing`` of a deployment that takes images; nothing where it cannot take any."""
     manifest = store.manifest
     config = store.path.resolve().parent / "members" / manifest.members[0].name / "config.yaml"
@@ -127,6 +143,7 @@ def image_facts(store: OutputStore) -> dict[str, Any]:
             "which needs the training data; `train.py predict` again writes it down",
             stacklevel=2,
         )
+        refuse_strange(str(facts["data"]["class_path"]), config, trust)
         preprocessing = training_preprocessing(facts)
     return {} if preprocessing is None else {"network": facts["model"]["network"], "preprocessing": preprocessing}
 
@@ -180,4 +197,4 @@ def attach_audit(folder: Path, store: OutputStore, name: PipelineName) -> None:
     certificate = audit(folder / CALIBRATOR, store, name.pooling, AUDIT_CASES)
     write_json(folder / AUDIT, certificate)
     if not certificate["passed"]:
-        raise DeploymentError(f"{name} breaks a promise: {'; '.join(certificate['broken'])}; see {folder / AUDIT}")
+        raise DeploymentError(f"{name} breaks a promise: {'; '.join(certificate['broken'])}")

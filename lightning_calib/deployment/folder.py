@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator
+from lightning_calib.calibrators import Calibrator, Pipeline, PipelineName, load_calibrator, read_header
 from lightning_calib.datasets.preprocessing import Preprocessing
+from lightning_calib.kit.checksums import note_checksums, refuse_changed
 from lightning_calib.kit.files import FileError, read_json, sha256, write_json
+from lightning_calib.kit.typed import WrongTypeError, typed
 from lightning_calib.outputs.folds import SENTENCE
 from lightning_calib.outputs.manifest import Manifest, Member, Representation
 
@@ -75,8 +77,9 @@ class Deployment:
         return "folds" in self.fit
 
     def save(self, folder: Path) -> None:
-        """Write ``deployment.json``, the last file of the folder: it says that the others are whole."""
+        """Write ``deployment.json``, and note the hashes of all files: the folder is whole."""
         write_json(folder / DEPLOYMENT, asdict(self))
+        note_checksums(folder, (DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -85,22 +88,24 @@ class Deployment:
         if not path.is_file():
             raise DeploymentError(f"{path} is missing: no deployed pipeline there; make one with `calibrate.py deploy`")
         try:
-            facts = read_json(path)
+            refuse_changed(Path(folder), "deploy again")
+            facts = typed(read_json(path), dict[str, Any])
             if facts["format_version"] not in _READ:
                 raise DeploymentError(
                     f"{path} has format version {facts['format_version']}, this release reads "
                     f"{' and '.join(map(str, _READ))}: "
                     "deploy again, or use the release that wrote it"
                 )
-            if facts["preprocessing"] is not None:
-                beside = {"inference": facts["inference"]} if "inference" in facts else {}
-                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"] | beside)
+            beside = {"inference": facts["inference"]} if "inference" in facts else {}
             facts = {entry.name: facts[entry.name] for entry in fields(cls)}
-            facts["class_names"] = tuple(facts["class_names"])
-            facts["members"] = tuple(Member(**member) for member in facts["members"])
-            return cls(**facts)
-        except (KeyError, TypeError, FileError) as problem:
-            raise DeploymentError(f"{path} does not describe a deployed pipeline: {problem!r}") from problem
+            if facts["preprocessing"] is not None:
+                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"] | beside).to_dict()
+            deployment: Self = typed(facts, cls)
+        except FileError as problem:
+            raise DeploymentError(str(problem)) from problem
+        except (KeyError, TypeError, WrongTypeError) as problem:
+            raise DeploymentError(f"{path} does not describe a deployed pipeline: {problem}; deploy again") from problem
+        return deployment
 
     def read_calibrator(self, folder: Path) -> Calibrator:
         """The calibrator, if its file is the one that was deployed."""
@@ -109,7 +114,32 @@ class Deployment:
             raise DeploymentError(f"{path} is missing: the folder is not whole; deploy again")
         if sha256(path) != self.calibrator_sha256:
             raise DeploymentError(f"{path} is not the file that was deployed (its hash differs): deploy again")
+        self._refuse_foreign(path)
         return load_calibrator(path).eval().requires_grad_(False)
+
+    def _refuse_foreign(self, path: Path) -> None:
+        """Stop where the calibrator's own header contradicts what is said about it here."""
+        header = read_header(path)
+        fitted = header.get("fitted") or {}
+        theirs = {
+            "calibrator": header["name"],
+            "num_classes": header["num_classes"],
+            "spatial_dims": header["spatial_dims"],
+            "class_names": header.get("class_names") or list(self.class_names),
+            "pipeline": fitted.get("pipeline", self.pipeline) if isinstance(fitted, dict) else None,
+        }
+        ours = {
+            "calibrator": self.name.calibrator,
+            "num_classes": self.num_classes,
+            "spatial_dims": self.spatial_dims,
+            "class_names": list(self.class_names),
+            "pipeline": self.pipeline,
+        }
+        differing = [
+            f"{key}: {ours[key]!r} there, {theirs[key]!r} in the file" for key in ours if ours[key] != theirs[key]
+        ]
+        if differing:
+            raise DeploymentError(f"{path} is not of {DEPLOYMENT} beside it ({'; '.join(differing)}): deploy again")
 
     def read_pipeline(self, folder: Path) -> Pipeline:
         """Pooling and calibrator."""

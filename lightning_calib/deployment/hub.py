@@ -20,6 +20,7 @@ from lightning_calib.deployment.folder import (
     Deployment,
     DeploymentError,
 )
+from lightning_calib.kit.checksums import CHECKSUMS
 from lightning_calib.kit.files import write_text
 
 SCHEME = "hf://"
@@ -90,7 +91,7 @@ def pull(repo: str, destination: Path | None = None, revision: str | None = None
     """
     from huggingface_hub import snapshot_download
 
-    wanted = [DEPLOYMENT, CARD, *_FILES, f"{NETWORKS}/*.ckpt"]
+    wanted = [DEPLOYMENT, CARD, CHECKSUMS, *_FILES, f"{NETWORKS}/*.ckpt"]
     with _told(repo):
         folder = Path(snapshot_download(repo, revision=revision, local_dir=destination, allow_patterns=wanted))
     Deployment.load(folder).read_calibrator(folder)

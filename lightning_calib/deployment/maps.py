@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lightning_calib.kit.files import atomic_path
+from lightning_calib.kit.tensors import write_tensors
 
 Precision = Literal["float32", "16bit", "8bit"]
 Array = NDArray[Any]
@@ -39,12 +39,21 @@ class Maps:
         mask: predicted labels ``(*S)``.
         geometry: affine and order of axes of a volume, where there is one.
         identity_weight: weight of the uncalibrated probabilities that a guard mixed in; None without a guard.
+        mask_values: what the mask's file holds for label 0, 1, ...; None for the labels.
     """
 
     probs: Tensor
     mask: Tensor
     geometry: dict[str, Any] | None = None
     identity_weight: float | None = None
+    mask_values: tuple[int, ...] | None = None
+
+    @property
+    def written_mask(self) -> Array:
+        """The mask ``(*S)`` as files hold it, in the smallest type that does."""
+        labels = self.mask.numpy()
+        found = labels if self.mask_values is None else np.asarray(self.mask_values, dtype=np.int64)[labels]
+        return found.astype(np.result_type(np.min_scalar_type(found.min()), np.min_scalar_type(found.max())))
 
     @property
     def is_nifti(self) -> bool:
@@ -97,7 +106,7 @@ def write_maps(folder: Path, case_id: str, maps: Maps, precision: Precision, pro
         return _write_nifti(folder / case_id, maps, arrays, precision)
     files = [_write_tensors(folder / f"{case_id}.safetensors", maps, arrays, precision)]
     if maps.mask.ndim == 2 and maps.probs.shape[0] <= 256:
-        pictures = {"mask": _small(maps.mask)}
+        pictures = {"mask": maps.written_mask}
         pictures |= {name: _whole(array, 255, np.uint8) for name, array in arrays.items() if array.ndim == 2}
         files += [_write_picture(folder / f"{case_id}_{name}.png", array) for name, array in pictures.items()]
     return files
@@ -106,9 +115,8 @@ def write_maps(folder: Path, case_id: str, maps: Maps, precision: Precision, pro
 def _write_tensors(path: Path, maps: Maps, arrays: dict[str, Tensor], precision: Precision) -> Path:
     stored = {name: _encode(array, precision) for name, array in arrays.items()}
     scale = "1" if precision != "8bit" else "255"
-    stored["mask"] = torch.from_numpy(_small(maps.mask).astype(np.int32))
-    with atomic_path(path) as aside:
-        save_file({k: v.contiguous() for k, v in stored.items()}, aside, metadata={"divide_by": scale})
+    stored["mask"] = torch.from_numpy(maps.written_mask.astype(np.int32))
+    write_tensors(path, stored, {"divide_by": scale})
     return path
 
 
@@ -121,7 +129,7 @@ def _encode(array: Tensor, precision: Precision) -> Tensor:
 def _write_nifti(start: Path, maps: Maps, arrays: dict[str, Tensor], precision: Precision) -> list[Path]:
     assert maps.geometry is not None
     affine = np.asarray(maps.geometry["affine"], dtype=np.float64)
-    files = [_save_nifti(start.with_name(f"{start.name}_mask.nii.gz"), _small(maps.mask), affine, None)]
+    files = [_save_nifti(start.with_name(f"{start.name}_mask.nii.gz"), maps.written_mask, affine, None)]
     for name, array in arrays.items():
         levels = _LEVELS.get(precision)
         values = array.numpy() if levels is None else _whole(array, levels, _UNSIGNED[precision])
@@ -150,8 +158,3 @@ def _write_picture(path: Path, array: Array) -> Path:
 def _whole(array: Tensor, levels: int, kind: Any) -> Array:  # noqa: ANN401
     """Nearest of ``levels + 1`` equal steps in [0, 1]."""
     return np.asarray(np.rint(array.double().numpy() * levels), dtype=kind)
-
-
-def _small(mask: Tensor) -> Array:
-    """Class numbers in the smallest unsigned type that holds them."""
-    return np.asarray(mask.numpy(), dtype=np.uint8 if int(mask.max()) < 256 else np.uint16)

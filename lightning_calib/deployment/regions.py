@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -14,13 +14,22 @@ from lightning_calib.calibrators.regions import RegionCalibrator
 from lightning_calib.deployment.folder import CARD, Deployment, DeploymentError
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.functional.regions import pool_one_channel
-from lightning_calib.kit.files import read_json, write_json, write_text
+from lightning_calib.kit.files import write_json, write_text
 from lightning_calib.kit.tables import Table
+from lightning_calib.kit.typed import read_typed
 from lightning_calib.outputs.manifest import MANIFEST, Manifest
 from lightning_calib.outputs.regions import Region, painted, within
 
 REGIONS = "regions.json"
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What ``regions.json`` holds."""
+
+    format_version: int
+    regions: tuple[Region, ...]
 
 
 class CalibratedRegions(NamedTuple):
@@ -69,10 +78,10 @@ class RegionEnsemble(nn.Module):
     def load(cls, folder: str | Path) -> Self:
         """Load a folder that ``calibrate.py deploy`` wrote for a store of regions."""
         folder = Path(folder)
-        facts = read_json(folder / REGIONS)
-        if facts["format_version"] != _VERSION:
+        facts = read_typed(folder / REGIONS, _Facts, "deploy again")
+        if facts.format_version != _VERSION:
             raise DeploymentError(f"{folder / REGIONS} is of another version: deploy again")
-        regions = Region.all_of({entry["name"]: entry["labels"] for entry in facts["regions"]})
+        regions = facts.regions
         places = [folder / region.slug for region in regions]
         deployments = [Deployment.load(place) for place in places]
         pairs = zip(deployments, places, strict=True)

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -87,6 +87,7 @@ def stored_sources(outputs: Path, ensemble: CalibratedEnsemble, guard: Guard | N
     store = OutputStore(outputs)
     ensemble.deployment.refuse_others(store.manifest, outputs)
     cases = StoredCases(store, ensemble.pipeline.pooling, cache=False)
+    values = mask_values(ensemble)
 
     def calibrate(case_id: str) -> CalibratedMaps:
         case = store[case_id]
@@ -97,10 +98,10 @@ def stored_sources(outputs: Path, ensemble: CalibratedEnsemble, guard: Guard | N
         else:
             result = guard.stored(ensemble, cases, case_id)
         geometry = None if case.geometry is None else dict(case.geometry)
-        return as_maps(result, case.valid, store.manifest.background, geometry)
+        return replace(as_maps(result, case.valid, store.manifest.background, geometry), mask_values=values)
 
     return [
-        Source(case.case_id, partial(str, case.sha256), partial(calibrate, case.case_id))
+        Source(case.case_id, partial(_made_of, case.sha256, values), partial(calibrate, case.case_id))
         for case in store.manifest.cases
     ]
 
@@ -137,7 +138,7 @@ def region_sources(inputs: Inputs) -> tuple[str, dict[str, Source]]:
 def image_sources(images: Path, ensemble: CalibratedEnsemble, guard: Guard | None = None) -> list[Source]:
     """Image files: a folder of them, or one; perhaps under a guard."""
     deployment = ensemble.deployment
-    endings = ensemble.require_loader().endings
+    endings, values = ensemble.require_loader().endings, mask_values(ensemble)
 
     def calibrate(files: list[Path]) -> CalibratedMaps:
         scores, loaded = ensemble.scores_of(files)
@@ -145,12 +146,13 @@ def image_sources(images: Path, ensemble: CalibratedEnsemble, guard: Guard | Non
             result: Calibrated | Guarded = ensemble.calibrate(scores)
         else:
             result = guard.calibrate(ensemble, scores, [loaded.valid])
-        return as_maps(result, loaded.valid, deployment.background, loaded.geometry)
+        found = as_maps(result, loaded.valid, deployment.background, loaded.geometry)
+        return replace(found, mask_values=values)
 
     preprocessing = deployment.preprocessing
     channels = preprocessing.in_channels if preprocessing is not None and preprocessing.kind == "volume" else 1
     return [
-        Source(case_id, partial(files_hash, files), partial(calibrate, files))
+        Source(case_id, partial(_files_made_of, files, values), partial(calibrate, files))
         for case_id, files in find_cases(images, endings, channels)
     ]
 
@@ -182,6 +184,20 @@ def find_cases(images: Path, endings: tuple[str, ...], channels: int = 1) -> Ite
 def files_hash(files: list[Path]) -> str:
     """Hash of several files' contents."""
     return hashlib.sha256("".join(sha256(path) for path in files).encode()).hexdigest()
+
+
+def mask_values(ensemble: CalibratedEnsemble) -> tuple[int, ...] | None:
+    """What masks of the training data hold for class 0, 1, ...: written masks hold the same."""
+    preprocessing = ensemble.deployment.preprocessing
+    return None if preprocessing is None else preprocessing.mask_values
+
+
+def _files_made_of(files: list[Path], values: tuple[int, ...] | None) -> str:
+    return _made_of(files_hash(files), values)
+
+
+def _made_of(content: str, values: tuple[int, ...] | None) -> str:
+    return content if values is None else f"{content} {values}"
 
 
 def as_maps(

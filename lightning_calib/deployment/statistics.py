@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from lightning_calib.functional.binning import bin_index
 from lightning_calib.functional.energy import free_energy
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import pool
+from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.files import write_text
+from lightning_calib.kit.typed import WrongTypeError, read_typed, typed
 from lightning_calib.outputs.stored_cases import StoredCases
 
 FORMAT_VERSION = 1
@@ -54,12 +56,6 @@ class CaseStatistics:
     def dissent(self) -> float | None:
         """Mean number of members that disagree with the mask."""
         return None if self.votes is None else sum(number * share for number, share in enumerate(self.votes))
-
-    @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> Self:
-        """Read from the JSON form."""
-        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
-        return cls(**plain)
 
 
 def shares(index: Tensor, size: int) -> Shares:
@@ -145,14 +141,15 @@ def save_statistics(path: Path, cases: Iterable[CaseStatistics]) -> None:
 
 def load_statistics(path: Path) -> list[CaseStatistics]:
     """Read statistics; anything else is refused with the reason."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: deploy again, the reference of the deployment is gone")
+    refuse_changed(path.parent, "deploy again")
+    facts = read_typed(path, dict[str, Any], "deploy again")
+    if facts.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {facts.get('format_version')}, this release reads {FORMAT_VERSION}"
+        )
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if facts["format_version"] != FORMAT_VERSION:
-            raise ValueError(
-                f"{path} has format version {facts['format_version']}, this release reads {FORMAT_VERSION}"
-            )
-        return [CaseStatistics.from_dict(case) for case in facts["cases"]]
-    except FileNotFoundError as problem:
-        raise ValueError(f"{path} is missing: deploy again, the reference of the deployment is gone") from problem
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise ValueError(f"{path} does not hold reference statistics: {problem!r}") from problem
+        return list(typed(facts.get("cases"), list[CaseStatistics], "cases"))
+    except WrongTypeError as problem:
+        raise ValueError(f"{path} does not hold reference statistics: {problem}; deploy again") from problem

@@ -9,7 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lightning_calib.executors.base import Executor, Job, Outcome, attempt
-from lightning_calib.kit.files import digest, read_json, write_json
+from lightning_calib.kit.files import digest, write_json
+from lightning_calib.kit.typed import read_typed
 
 POLL_SECONDS = 0.5
 
@@ -38,7 +39,7 @@ class JoinedExecutor(Executor):
             for outcome in self.executor.run(waiting, partial(_claim, self.folder, work)):
                 note = _note(self.folder, outcome.job)
                 if note.is_file():
-                    yield replace(outcome, error=read_json(note)["error"])
+                    yield replace(outcome, error=_error(note))
                 elif outcome.error is not None:  # the process died: another call may have more luck
                     yield outcome
                 else:
@@ -58,6 +59,10 @@ class JoinedExecutor(Executor):
     def close(self) -> None:
         """End what this call runs."""
         self.executor.close()
+
+
+def _error(note: Path) -> str | None:
+    return read_typed(note, dict[str, str | None])["error"]
 
 
 def _note(folder: Path, job: object) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.calibrators.storage import load_calibrator
@@ -15,7 +15,7 @@ from lightning_calib.experiment.parts import ShardJob
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
 from lightning_calib.experiment.work import Work, make_trainer
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import atomic_path
+from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.outputs.stored_cases import StoredCases
@@ -60,8 +60,7 @@ def shard_job(work: Work, job: ShardJob) -> None:
     make_trainer({**work.trainer, "logger": False}, None).test(task, data, verbose=False)
     path = work.part(job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as aside:
-        save_file(task.states(), aside, metadata={"seconds": f"{time.perf_counter() - started:.3f}"})
+    write_tensors(path, task.states(), {"seconds": f"{time.perf_counter() - started:.3f}"})
 
 
 def make_task(work: Work, job: EvaluationJob, whole: bool) -> EvaluationTask:

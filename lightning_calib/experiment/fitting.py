@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, Identity, LinearCalibrator, PipelineName, build
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.space import Space, Values
 from lightning_calib.functional.devices import device_of
-from lightning_calib.kit.files import atomic_path
+from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import (
     AdamSolver,
@@ -177,8 +177,7 @@ class PipelineFitter:
             self.start = self._solve(self.fresh().to(self.device), {}).calibrator.cpu().state_dict()
             if self.folder is not None:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with atomic_path(self.folder / START) as aside:
-                    save_file(self.start, aside)
+                write_tensors(self.folder / START, self.start)
         return self.start
 
     def _kept_start(self) -> dict[str, Tensor] | None:

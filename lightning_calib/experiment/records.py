@@ -24,12 +24,16 @@ from lightning_calib.experiment.rows import (
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.flips import FLIP_KINDS
 from lightning_calib.functional.overlap import class_counts, dice
-from lightning_calib.kit.files import plain, read_json, sha256, write_json
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, write_done
+from lightning_calib.kit.files import FileError, plain, sha256, write_json
+from lightning_calib.kit.typed import read_typed
 
 if TYPE_CHECKING:
     from lightning_calib.tasks.evaluation import Evaluated  # brings Lightning, which reading does without
 
 REMEDY = "delete it and run `calibrate.py run` again"
+
+_OF_FIT = (layout.CALIBRATOR, layout.TRIALS, layout.CURVE)
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,7 @@ def read_fit(folder: Path) -> FitRecord | None:
     path = folder / layout.FIT
     if not path.is_file():
         return None
-    facts = read_json(path, REMEDY)
-    try:
-        return FitRecord(**facts)
-    except TypeError as problem:
-        raise layout.ResultsError(f"{path} does not describe a fit ({problem}); {REMEDY}") from problem
+    return read_typed(path, FitRecord, REMEDY)
 
 
 def write_fit(
@@ -88,20 +88,24 @@ def write_fit(
 ) -> None:
     """Write a fit's files; ``fit.json`` comes last and says that the others are whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (layout.EVALUATION, layout.FIT):  # what is half written must not pass for what was there before
+    for name in (
+        CHECKSUMS,
+        layout.EVALUATION,
+        layout.FIT,
+    ):  # what is half written must not pass for what was there before
         (folder / name).unlink(missing_ok=True)
     described = {key: getattr(record, key) for key in ("pipeline", "hyperparameters", "val_nll")}
     save_calibrator(folder / layout.CALIBRATOR, calibrator, class_names, plain(described))
     write_json(folder / layout.TRIALS, trials)
     write_rows(folder / layout.CURVE, curve, CurveRow)
     facts = vars(record) | {"calibrator_sha256": sha256(folder / layout.CALIBRATOR)}
-    write_json(folder / layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts)
+    write_done(folder, layout.FIT, {"status": facts["status"], "error": facts["error"]} | facts, _OF_FIT)
 
 
 def write_failed_fit(folder: Path, repeat: int, pipeline: str, settings_hash: str, error: str) -> None:
     """Record that a fit failed; files of an earlier one with other settings are taken away."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (layout.EVALUATION, *layout.TABLES, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
+    for name in (CHECKSUMS, layout.EVALUATION, *layout.TABLES, layout.CALIBRATOR, layout.TRIALS, layout.CURVE):
         (folder / name).unlink(missing_ok=True)
     facts = {"repeat": repeat, "pipeline": pipeline, "settings_hash": settings_hash}
     write_json(folder / layout.FIT, {"status": "failed", "error": error, **facts})
@@ -120,18 +124,21 @@ def write_evaluation(
     write_rows(folder / layout.CASE_BINS, _case_bin_rows(repeat, pipeline, evaluated), CaseBinRow)
     write_rows(folder / layout.CLASSES, _class_rows(repeat, pipeline, evaluated), ClassRow)
     write_rows(folder / layout.CLASS_BINS, _class_bin_rows(repeat, pipeline, evaluated), ClassBinRow)
-    write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash})
+    write_done(folder, layout.EVALUATION, {"settings_hash": settings_hash}, layout.TABLES)
 
 
 def write_failed_evaluation(folder: Path, settings_hash: str, error: str) -> None:
     """Record that an evaluation failed; the fit stays as it is."""
     for name in layout.TABLES:
         (folder / name).unlink(missing_ok=True)
-    write_json(folder / layout.EVALUATION, {"settings_hash": settings_hash, "error": error})
+    failed = {"settings_hash": settings_hash, "error": error}
+    write_done(folder, layout.EVALUATION, failed, (), without=layout.TABLES)
 
 
 def fit_done(folder: Path, settings_hash: str) -> bool:
-    """Whether a successful fit with these settings is there, its calibrator as it was written."""
+    """Whether a successful fit with these settings is there, its files as they were written."""
+    if changed_files(folder) & {CHECKSUMS, layout.FIT, *_OF_FIT}:
+        return False
     record = read_fit(folder)
     if record is None or not record.ok or record.settings_hash != settings_hash:
         return False
@@ -139,15 +146,19 @@ def fit_done(folder: Path, settings_hash: str) -> bool:
     return path.is_file() and record.calibrator_sha256 in ("", sha256(path))
 
 
-def read_evaluation(folder: Path) -> dict[str, Any] | None:
+def read_evaluation(folder: Path) -> dict[str, str] | None:
     """``evaluation.json``: the hash of its settings and, where it failed, the error; None where there is none."""
     path = folder / layout.EVALUATION
-    facts: dict[str, Any] | None = read_json(path, REMEDY) if path.is_file() else None
+    facts = read_typed(path, dict[str, str], REMEDY) if path.is_file() else None
+    if facts is not None and "settings_hash" not in facts:
+        raise layout.ResultsError(f"{path} does not describe an evaluation; {REMEDY}")
     return facts
 
 
 def evaluation_done(folder: Path, settings_hash: str) -> bool:
-    """Whether tables of a fit with these settings are there."""
+    """Whether tables of a fit with these settings are there, as they were written."""
+    if changed_files(folder):
+        return False
     facts = read_evaluation(folder)
     return facts is not None and facts["settings_hash"] == settings_hash and "error" not in facts
 
@@ -160,9 +171,15 @@ def has_scores(folder: Path) -> bool:
 
 def add_timing(folder: Path, **seconds: float) -> None:
     """Note how long a step took; times live in this file alone."""
-    path = folder / layout.TIMING
-    known = read_json(path, REMEDY) if path.is_file() else {}
-    write_json(path, known | seconds, digits=6)
+    write_json(folder / layout.TIMING, read_timing(folder) | seconds, digits=6)
+
+
+def read_timing(folder: Path) -> dict[str, float]:
+    """Seconds of each step; none where the file is missing or damaged, since times are not worth stopping for."""
+    try:
+        return read_typed(folder / layout.TIMING, dict[str, float])
+    except FileError:
+        return {}
 
 
 def case_rows(dataset: str, repeat: int, pipeline: str, evaluated: "Evaluated") -> Iterator[CaseRow]:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,8 @@ from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.layout import RUNS, ResultsError
 from lightning_calib.experiment.results import Results
 from lightning_calib.functional.regions import log_odds, nest
-from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.files import write_json
+from lightning_calib.kit.typed import read_typed
 from lightning_calib.outputs.regions import Region
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
@@ -41,6 +41,23 @@ class RegionRun:
         return self.results.chosen(preserve)
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A region with the folder of its experiment."""
+
+    name: str
+    labels: tuple[int, ...]
+    calibration: str
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What ``regions.json`` holds."""
+
+    format_version: int
+    regions: tuple[_Entry, ...]
+
+
 def write_runs(folder: Path, regions: Sequence[Region], calibrations: Mapping[str, Path]) -> None:
     """Write ``regions.json``: every region with the folder of its experiment, relative to this one."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,14 +69,14 @@ def write_runs(folder: Path, regions: Sequence[Region], calibrations: Mapping[st
     write_json(folder / RUNS, {"format_version": _VERSION, "regions": entries})
 
 
-def read_runs(folder: Path) -> list[RegionRun]:
-    """The experiments that ``regions.json`` names, in the order of the channels."""
-    facts: dict[str, Any] = read_json(folder / RUNS)
-    if facts.get("format_version") != _VERSION:
+def read_runs(folder: Path, trust: bool = False) -> list[RegionRun]:
+    """The experiments that ``regions.json`` names, in the order of the channels; ``trust`` is that of the results."""
+    facts = read_typed(folder / RUNS, _Facts, "run `calibrate.py run` again")
+    if facts.format_version != _VERSION:
         raise ResultsError(f"{folder / RUNS} is of another version: run `calibrate.py run` again")
     return [
-        RegionRun(Region(entry["name"], tuple(entry["labels"])), Results(folder / entry["calibration"]))
-        for entry in facts["regions"]
+        RegionRun(Region(entry.name, entry.labels), Results(folder / entry.calibration, trust))
+        for entry in facts.regions
     ]
 
 

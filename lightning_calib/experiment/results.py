@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.calibrators.storage import load_calibrator
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.advice import Preserve
@@ -41,14 +42,25 @@ from lightning_calib.experiment.statistics import (
 )
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
-from lightning_calib.kit.files import read_json
+from lightning_calib.kit.checksums import refuse_changed
+from lightning_calib.kit.typed import WrongTypeError, read_typed, typed
 from lightning_calib.metrics.score import CLASS_BINS, SCORES, Score
+from lightning_calib.outputs.partition import PARTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str]  # repeat and pipeline
+
+_ANEW = "`calibrate.py run` makes it anew"
+_SETTINGS = {
+    "pipelines": list[str],
+    "repeats": int,
+    "seed": int,
+    "dataset": dict[str, Any],
+    "bands": list[float | None],
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ class Results:
 
     Args:
         folder: usually ``runs/<name>/calibration``; its parent will do.
+        trust: import classes of other packages that the folder names by their paths.
 
     Example:
         >>> results = Results("runs/camvid")  # doctest: +SKIP
@@ -81,7 +94,7 @@ class Results:
         [array([0.31, 0.28, ...]), array([...]), array([...])]
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, trust: bool = False) -> None:
         """Open a folder; its files are read when they are asked for."""
         self.folder = Path(folder)
         if not (self.folder / layout.SETTINGS).is_file() and (self.folder / "calibration" / layout.SETTINGS).is_file():
@@ -95,13 +108,24 @@ class Results:
             raise layout.ResultsError(
                 f"{self.folder / layout.SETTINGS} is missing: no results there; make them with `calibrate.py run`"
             )
-        self.settings: dict[str, Any] = read_json(self.folder / layout.SETTINGS, records.REMEDY)
-        version = self.settings.get("format_version") if isinstance(self.settings, dict) else None
+        refuse_changed(self.folder, _ANEW)
+        self._whole: set[Path] = set()  # folders of jobs that were looked at
+        self.settings = read_typed(self.folder / layout.SETTINGS, dict[str, Any], records.REMEDY)
+        version = self.settings.get("format_version")
         if version != layout.RESULTS_VERSION:
             raise layout.ResultsError(
                 f"{self.folder} has format version {version}, this release reads {layout.RESULTS_VERSION}: "
                 "run again, or use the release that wrote it"
             )
+        _check_settings(self.folder / layout.SETTINGS, self.settings)
+        for name in self.pipelines:
+            PipelineName.parse(name, self.folder / layout.SETTINGS, imports=trust)
+
+    @property
+    def files(self) -> list[str]:
+        """Files of the folder itself, relative to it: what was asked for, the division of cases, tables, summary."""
+        splits = [layout.split_path(self.folder, repeat).relative_to(self.folder) for repeat in self.repeats]
+        return [layout.SETTINGS, layout.GROUPS, layout.SUMMARY, *layout.TABLES, *(split.as_posix() for split in splits)]
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -125,8 +149,7 @@ class Results:
         path = self.folder / layout.SUMMARY
         if not path.is_file():
             raise layout.ResultsError(f"{path} is missing: the run has not finished; start it again and it goes on")
-        summary: dict[str, Any] = read_json(path)
-        return summary
+        return read_typed(path, dict[str, Any], records.REMEDY)
 
     def table(self) -> "pd.DataFrame":
         """The main table: a row a pipeline, of every score its mean and bounds (of pooled ones the extreme repeats)."""
@@ -204,8 +227,7 @@ class Results:
     def groups(self) -> dict[str, str]:
         """Groups of cases in a group-aware run; empty in others."""
         path = self.folder / layout.GROUPS
-        groups: dict[str, str] = read_json(path) if path.is_file() else {}
-        return groups
+        return read_typed(path, dict[str, str], records.REMEDY) if path.is_file() else {}
 
     def clusters(self, repeat: int) -> list[str]:
         """What each test case of a repeat is drawn with: its group in a group-aware run, else itself."""
@@ -294,12 +316,19 @@ class Results:
 
     def split(self, repeat: int) -> dict[str, list[str]]:
         """Case ids of the parts ``cal``, ``val`` and ``test`` of a repeat."""
-        parts: dict[str, list[str]] = read_json(layout.split_path(self.folder, repeat))
+        path = layout.split_path(self.folder, repeat)
+        parts = read_typed(path, dict[str, list[str]], records.REMEDY)
+        if missing := [part for part in PARTS if part not in parts]:
+            raise layout.ResultsError(f"{path} lacks {', '.join(missing)}; {records.REMEDY}")
         return parts
 
     def job_folder(self, repeat: int, pipeline: str) -> Path:
-        """Folder of one pipeline in one repeat."""
-        return layout.job_folder(self.folder, repeat, pipeline)
+        """Folder of one pipeline in one repeat, its files as they were written."""
+        folder = layout.job_folder(self.folder, repeat, pipeline)
+        if folder not in self._whole:
+            refuse_changed(folder, _ANEW)
+            self._whole.add(folder)
+        return folder
 
     def fit(self, repeat: int, pipeline: str) -> records.FitRecord | None:
         """What is known of a fit: status, hyperparameters, NLL on ``val``, certificate; None where there is none."""
@@ -307,12 +336,12 @@ class Results:
 
     def timing(self, repeat: int, pipeline: str) -> dict[str, float] | None:
         """Seconds of each step; None where there are none."""
-        seconds: dict[str, float] | None = self._optional(repeat, pipeline, layout.TIMING)
-        return seconds
+        return records.read_timing(self.job_folder(repeat, pipeline)) or None
 
     def trials(self, repeat: int, pipeline: str) -> list[dict[str, Any]]:
         """Trials of the search; empty where there was none."""
-        return self._optional(repeat, pipeline, layout.TRIALS) or []
+        path = self.job_folder(repeat, pipeline) / layout.TRIALS
+        return read_typed(path, list[dict[str, Any]], records.REMEDY) if path.is_file() else []
 
     def curve(self, repeat: int, pipeline: str) -> list[CurveRow]:
         """Course of the selected fit; empty where there was none."""
@@ -336,7 +365,11 @@ class Results:
 
     def selection(self, repeat: int | None = None) -> SelectionRecord | None:
         """The selection by groups of a repeat, or of all cases; None where there is none."""
-        return read_selection(layout.selection_folder(self.folder, repeat)) if self.selects_by_groups else None
+        if not self.selects_by_groups:
+            return None
+        folder = layout.selection_folder(self.folder, repeat)
+        refuse_changed(folder, _ANEW)
+        return read_selection(folder)
 
     def selection_scores(self, repeat: int) -> dict[str, list[CaseRow]]:
         """Scores of the reference and of what was chosen by groups in a repeat, by pipeline, cases by id."""
@@ -418,9 +451,16 @@ class Results:
         path = self.folder / name
         return read_rows(path, kind) if path.is_file() else []
 
-    def _optional(self, repeat: int, pipeline: str, name: str) -> Any:  # noqa: ANN401
-        path = self.job_folder(repeat, pipeline) / name
-        return read_json(path, records.REMEDY) if path.is_file() else None
+
+def _check_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Refuse settings without what results are read by."""
+    for name, kind in _SETTINGS.items():
+        try:
+            typed(settings[name], kind, name)
+        except KeyError:
+            raise layout.ResultsError(f"{path} lacks {name}; {records.REMEDY}") from None
+        except WrongTypeError as problem:
+            raise layout.ResultsError(f"{path}: {problem}; {records.REMEDY}") from problem
 
 
 def _by_fit(rows: list[Any]) -> defaultdict[Key, list[Any]]:

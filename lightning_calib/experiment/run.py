@@ -24,8 +24,10 @@ from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, se
 from lightning_calib.experiment.summary import write_summary
 from lightning_calib.experiment.tracking import JOURNALS, Runs, Tracking, tracking
 from lightning_calib.experiment.work import Work
-from lightning_calib.kit.files import FileError, read_json, write_json
+from lightning_calib.kit.checksums import CHECKSUMS, note_checksums
+from lightning_calib.kit.files import write_json
 from lightning_calib.kit.noise import hushed, quiet
+from lightning_calib.kit.typed import read_typed, typed
 
 Pages = Callable[[Results], Path]
 
@@ -90,8 +92,10 @@ def run_experiment(
 
 def conclude(root: Path, tracked: Tracking | None, report: Pages | None) -> Results:
     """Sum an experiment up, for the tracker, too."""
+    (root / CHECKSUMS).unlink(missing_ok=True)
     write_summary(root)
     results = Results(root)
+    note_checksums(root, results.files)
     page = report(results) if report else None
     if tracked:
         tracked.finish(results, page)
@@ -112,6 +116,7 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         Pipelines of earlier calls whose results belong to these settings; they stay part of the results.
     """
     shutil.rmtree(root / JOURNALS, ignore_errors=True)
+    (root / CHECKSUMS).unlink(missing_ok=True)  # of what this call writes anew
     for path in [*root.glob(".*.part"), *root.glob("selection/.*.part"), *(root / "repeats").rglob(".*.part")]:
         path.unlink(missing_ok=True)
     for repeat in range(experiment.repeats):
@@ -133,8 +138,8 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
 def earlier_pipelines(experiment: Experiment, root: Path) -> list[str]:
     """Pipelines that an earlier call asked for, with fits by these settings in every repeat."""
     try:
-        asked = read_json(root / layout.SETTINGS)["pipelines"]
-    except (OSError, FileError, KeyError, TypeError):
+        asked = typed(read_typed(root / layout.SETTINGS, dict[str, Any]).get("pipelines"), list[str])
+    except ValueError:
         return []
     others = [name for name in asked if name not in experiment.names]
     return [name for name in others if all(_made_by(experiment, root, r, name) for r in range(experiment.repeats))]

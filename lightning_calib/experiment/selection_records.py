@@ -10,7 +10,9 @@ from lightning_calib.calibrators.storage import save_calibrator
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.records import REMEDY
 from lightning_calib.experiment.rows import CaseRow, write_cases
-from lightning_calib.kit.files import read_json, sha256, write_json
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, write_done
+from lightning_calib.kit.files import sha256, write_json
+from lightning_calib.kit.typed import read_typed
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,7 @@ def read_selection(folder: Path) -> SelectionRecord | None:
     path = folder / layout.SELECTION
     if not path.is_file():
         return None
-    try:
-        return SelectionRecord(**read_json(path, REMEDY))
-    except TypeError as problem:
-        raise layout.ResultsError(f"{path} does not describe a selection ({problem}); {REMEDY}") from problem
+    return read_typed(path, SelectionRecord, REMEDY)
 
 
 def write_selection(
@@ -81,7 +80,8 @@ def write_selection(
         class_names: names of the classes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / layout.SELECTION).unlink(missing_ok=True)  # what is half written must not pass for what was there before
+    for name in (CHECKSUMS, layout.SELECTION):
+        (folder / name).unlink(missing_ok=True)  # what is half written must not pass for what was there before
     choices = {}
     for preserve, choice in record.choices.items():
         path = calibrator_path(folder, preserve)
@@ -89,20 +89,23 @@ def write_selection(
         save_calibrator(path, calibrators[preserve], class_names, described)
         choices[preserve] = choice | {"calibrator_sha256": sha256(path)}
     write_cases(folder / layout.CASES, list(rows))
-    write_json(folder / layout.SELECTION, vars(record) | {"choices": choices})
+    files = [calibrator_path(folder, preserve).name for preserve in choices]
+    write_done(folder, layout.SELECTION, vars(record) | {"choices": choices}, [layout.CASES, *files])
 
 
 def write_failed_selection(folder: Path, repeat: int | None, settings_hash: str, error: str) -> None:
     """Record that a selection failed; files of an earlier one are taken away."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in [*folder.glob("*.safetensors"), folder / layout.CASES]:
+    for path in [*folder.glob("*.safetensors"), folder / layout.CASES, folder / CHECKSUMS]:
         path.unlink(missing_ok=True)
     facts = {"repeat": repeat, "settings_hash": settings_hash, "status": "failed", "error": error}
     write_json(folder / layout.SELECTION, facts)
 
 
 def selection_done(folder: Path, settings_hash: str) -> bool:
-    """Whether a selection with these settings is there, its calibrators as they were written."""
+    """Whether a selection with these settings is there, its files as they were written."""
+    if changed_files(folder):
+        return False
     record = read_selection(folder)
     if record is None or not record.ok or record.settings_hash != settings_hash:
         return False

@@ -168,20 +168,30 @@ def row_of(trial: FrozenTrial) -> TrialRow:
 
 
 def owner() -> str:
-    """Who runs a trial: machine and process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """Who runs a trial: machine, process and when the process began, since numbers of processes are used again."""
+    return f"{socket.gethostname()}:{os.getpid()}:{began(os.getpid())}"
+
+
+def began(process: int) -> str:
+    """When a process began, in ticks of its machine; empty where the system does not say."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]  # the name before it may hold anything
 
 
 def is_lost(trial: FrozenTrial) -> bool:
     """Whether nobody will finish a running trial: its process is gone, or was never heard of again."""
-    host, _, process = trial.user_attrs.get(OWNER, "").rpartition(":")
+    host, process, since = (*trial.user_attrs.get(OWNER, "").split(":"), "", "")[:3]
     started = trial.datetime_start
     age = datetime.now() - started if started is not None else LOST_AFTER
     if not process:
         return age > UNSIGNED_AFTER
     if host != socket.gethostname():
         return age > LOST_AFTER
-    return int(process) == os.getpid() or not _alive(int(process))
+    another = since and began(int(process)) not in ("", since)
+    return int(process) == os.getpid() or not _alive(int(process)) or bool(another)
 
 
 def _alive(process: int) -> bool:

@@ -17,7 +17,6 @@ from lightning_calib.experiment.space import Space
 from lightning_calib.experiment.trials import missing_places
 from lightning_calib.experiment.work import Work
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import read_json
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.cache import DISTANCE, CaseCache, Kind
 from lightning_calib.solvers import choose_solver
@@ -239,5 +238,4 @@ def _seconds(work: Work, job: Job) -> float | None:
 
 
 def _timing(work: Work, job: FitJob, step: str) -> float:
-    path = work.folder(job) / layout.TIMING
-    return float(read_json(path).get(step, 0.0)) if path.is_file() else 0.0
+    return records.read_timing(work.folder(job)).get(step, 0.0)

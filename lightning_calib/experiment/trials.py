@@ -6,15 +6,17 @@ A search has a fixed number of places, and the point of a place depends on the s
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.trial import FrozenTrial
 
 from lightning_calib.experiment.draws import TrialRow, draw_from, earlier_rounds, round_of
 from lightning_calib.experiment.space import Space, Values
-from lightning_calib.kit.files import FileError, read_json, write_json
+from lightning_calib.kit.files import write_json
+from lightning_calib.kit.typed import read_typed, typed
 
 
 class Trials(ABC):
@@ -49,6 +51,16 @@ class Trials(ABC):
         if self._seen is None or self._seen[0] != start:
             self._seen = start, earlier_rounds(self.space, self.rows(), place)
         return draw_from(self._seen[1], self.space, self.seed, place)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What every trial's row holds."""
+
+    trial: int
+    state: Literal["complete", "fail"]
+    val_nll: float | None
+    values: dict[str, Any]
 
 
 class KeptTrials(Trials):
@@ -89,11 +101,11 @@ class KeptTrials(Trials):
         if self.folder is None or not _file(self.folder, place).is_file():
             return None
         try:
-            row = read_json(_file(self.folder, place))
-        except FileError:
+            row = read_typed(_file(self.folder, place), dict[str, Any])
+            typed({key: row.get(key) for key in _Row.__annotations__}, _Row)
+        except ValueError:
             return None
-        whole = isinstance(row, dict) and row.keys() >= {"trial", "state", "val_nll", "values"}
-        return row if whole and row["trial"] == place else None
+        return row if row["trial"] == place else None
 
 
 def _file(folder: Path, place: int) -> Path:

@@ -10,6 +10,24 @@ from lightning_calib.functional.bounds import within
 _MAX_LOG_RATIO = 80.0
 
 
+_SUMS = 1e-2  # how far sums of probabilities may lie from 1: float16 with many classes needs as much
+
+
+def are_probabilities(scores: Tensor, dim: int = 1) -> bool:
+    """Whether all scores lie in [0, 1] with sums of 1 along an axis: the output of a softmax, not its input.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, -1.0, 0.5]])
+        >>> are_probabilities(scores), are_probabilities(scores.softmax(1))
+        (False, True)
+    """
+    if not scores.numel():
+        return False
+    scores = scores.float()
+    inside = float(scores.min()) >= -_SUMS and float(scores.max()) <= 1 + _SUMS
+    return inside and float((scores.sum(dim=dim) - 1).abs().max()) <= _SUMS
+
+
 def on_simplex(weights: Tensor) -> Tensor:
     """Weights ``(K,)`` that are at least 0 and sum to 1, from any numbers: negative ones count as 0.
 

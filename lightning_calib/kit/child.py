@@ -15,20 +15,21 @@ PARENT = "LIGHTNING_CALIB_PARENT"  # environment variable: process id of the pro
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
-def run_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+def run_child(command: Sequence[str], log: Path, environment: Mapping[str, str | None]) -> None:
     """Run a program to its end; it is ended where this process is asked to end.
 
     Args:
         command: program and arguments.
         log: file that gets what it prints, behind what is there.
-        environment: variables besides those of this process.
+        environment: variables besides those of this process; None takes one of these away.
 
     Raises:
         ChildProcessError: with the exit code or signal of a program that failed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
-    variables = {**os.environ, **environment, PARENT: str(os.getpid())}
+    given = {**os.environ, **environment, PARENT: str(os.getpid())}
+    variables = {key: value for key, value in given.items() if value is not None}
     with log.open("ab") as file, _endable():
         child = subprocess.Popen(
             list(command), stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=variables

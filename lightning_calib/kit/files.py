@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import shutil
 import socket
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     The content reaches the disk before the name does, so that a crash or a lost power supply leaves either
     the old file or the new one. The neighbour carries the host and the process id: processes do not meet in it, also
-    where machines share the folder.
+    where machines share the folder. The file gets the rights that new files get here, whatever writes it.
 
     Args:
         path: the file to appear.
@@ -45,12 +46,40 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     aside = path.with_name(f".{path.name}.{_HOST}{os.getpid()}.part")
     try:
+        aside.touch()
+        rights = aside.stat().st_mode
         yield aside
+        aside.chmod(rights)  # safetensors, for one, would leave it to its owner alone
         _sync(aside)
         aside.replace(path)
         _sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_files(folder: Path) -> Iterator[Path]:
+    """Hand out a hidden folder to write to; once the block succeeds, what it holds moves into ``folder``.
+
+    Until then what was there stays as it is, and works. Files of other names stay, too.
+
+    Args:
+        folder: where everything goes; it is locked meanwhile.
+    """
+    with locked(folder, "the folder"):
+        for leftover in folder.glob(".*.part"):  # of processes that were killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        aside = folder / f".{_HOST}{os.getpid()}.part"
+        aside.mkdir()
+        try:
+            yield aside
+            for path in sorted(aside.iterdir()):
+                if path.is_dir():
+                    shutil.rmtree(folder / path.name, ignore_errors=True)
+                path.replace(folder / path.name)
+            _sync(folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -84,15 +113,26 @@ def plain(value: Any, digits: int | None = None) -> Any:  # noqa: ANN401
 def write_json(path: Path, value: Any, digits: int | None = None) -> None:  # noqa: ANN401
     """Write JSON in one step, keys in the given order."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(plain(value, digits), indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value, digits))
+
+
+def json_text(value: Any, digits: int | None = None) -> str:  # noqa: ANN401
+    """What :func:`write_json` writes."""
+    return json.dumps(plain(value, digits), indent=1, allow_nan=False) + "\n"
 
 
 def read_json(path: Path, remedy: str = "delete it and make it anew") -> Any:  # noqa: ANN401
-    """Read JSON; a damaged file is refused by name."""
+    """Read JSON; a damaged file is refused by name, and so are NaN and infinities, which JSON does not know."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except FileNotFoundError as problem:
+        raise FileError(f"{path} is missing") from problem
+    except (ValueError, RecursionError, OSError) as problem:
         raise FileError(f"{path} is not JSON ({problem}); {remedy}") from problem
+
+
+def _no_number(text: str) -> Any:  # noqa: ANN401
+    raise ValueError(f"it holds {text}")
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

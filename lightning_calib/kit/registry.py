@@ -102,7 +102,30 @@ class Registry(Generic[Thing]):
             raise ValueError(
                 f"cannot import the {self.kind} {path}: {problem}; is its package installed, or on PYTHONPATH?"
             ) from problem
+        if module != "__main__":
+            _MODULES[module] = None  # files that name the class by its path are read in workers, too
         return found
+
+
+def refuse_strange(path: str, file: object, trust: bool = False) -> None:
+    """Refuse a class path out of a file that would import another package's module: that runs its code.
+
+    Args:
+        path: dotted path of a class.
+        file: the file that names it, for the message.
+        trust: whether the user trusts the file.
+
+    Raises:
+        ValueError: where the module is neither ours nor imported already, and the file is not trusted.
+    """
+    module = path.rpartition(".")[0]
+    ours = module.partition(".")[0] == __name__.partition(".")[0]
+    if module and not ours and module not in sys.modules and not trust:
+        raise ValueError(
+            f"{file} names the class {path} of another package, which is not known here, and a file alone causes no "
+            "import, since that runs code: where you trust the file, give --trust (in Python trust=True), or import "
+            "the class before; a package can make its classes known by entry points"
+        )
 
 
 _MODULES: dict[str, None] = {}  # modules whose import registers something, in order

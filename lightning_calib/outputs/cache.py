@@ -7,13 +7,12 @@ from typing import Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lightning_calib.functional.boundary import boundary_distance
 from lightning_calib.functional.features import FEATURES, NEED_MEMBERS, OF_CASE, VERSION, make_features
 from lightning_calib.functional.pooling import POOLINGS, Pooling
-from lightning_calib.kit.files import atomic_path
+from lightning_calib.kit.tensors import tensor_checksum, write_tensors
 from lightning_calib.outputs.manifest import SUFFIX, Manifest, StoreError
 from lightning_calib.outputs.store import OutputStore, StoredCase
 
@@ -25,6 +24,7 @@ FEATURES_OF: dict[Pooling, FeatureKind] = {"z": "features-z", "p": "features-p",
 
 # Networks do not give two neighbours the same scores for every class; a fill does.
 CONSTANT_SHARE = 0.05
+_CHECKSUM = "checksum"
 
 
 class CaseCache:
@@ -32,8 +32,9 @@ class CaseCache:
 
     A map is computed when it is first asked for and written to ``<store>/cache/<kind>/<case_id>.safetensors``,
     whole or not at all, with the hash of the case that it came from: a case predicted anew gets new maps. Later
-    reads map the file, so that memory does not grow with the number of cases. Several processes may share the
-    folder: they write equal files. Where the folder cannot be written, maps are computed each time.
+    reads map the file, so that memory does not grow with the number of cases; the first of a process compares it
+    with its checksum, and a damaged map is made anew. Several processes may share the folder: they write equal
+    files. Where the folder cannot be written, or the disk is full, maps are computed each time.
 
     Args:
         store: the cases.
@@ -44,6 +45,7 @@ class CaseCache:
         self.store = store
         self.enabled = enabled
         self._checked: set[tuple[str, str]] = set()
+        self._whole: set[Path] = set()  # files whose checksum was right
         self._warned = False
 
     def pooled(self, case_id: str, pooling: Pooling) -> Tensor:
@@ -78,7 +80,7 @@ class CaseCache:
         if place is None or not self.enabled:
             return []
         cases = [self.store[case_id] for case_id in case_ids]
-        return [case.case_id for case in cases if _read(self._path(case, place), case.record.sha256) is None]
+        return [case.case_id for case in cases if self._read(case, place) is None]
 
     def make(self, kind: Kind, case_id: str) -> None:
         """Have a map kept."""
@@ -109,21 +111,27 @@ class CaseCache:
         self, case: StoredCase, kind: str, compute: Callable[[], tuple[Tensor, dict[str, str]]]
     ) -> tuple[Tensor, dict[str, str]]:
         """A map and the facts stored with it, from the disk or computed."""
-        path = self._path(case, kind)
-        found = _read(path, case.record.sha256) if self.enabled else None
+        found = self._read(case, kind) if self.enabled else None
         if found is not None:
             return found
         made, facts = compute()
         made, facts = made.contiguous(), {"sha256": case.record.sha256, **facts}
         if self.enabled:
-            self._write(path, made, facts)
+            self._write(self._path(case, kind), made, facts | {_CHECKSUM: tensor_checksum(made, facts)})
         return made, facts
+
+    def _read(self, case: StoredCase, kind: str) -> tuple[Tensor, dict[str, str]] | None:
+        """A kept map, mapped from its file; None where there is none of this case's content, or a damaged one."""
+        path = self._path(case, kind)
+        found = _read(path, case.record.sha256, check=path not in self._whole)
+        if found is not None:
+            self._whole.add(path)
+        return found
 
     def _write(self, path: Path, made: Tensor, facts: dict[str, str]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as aside:
-                save_file({"map": made}, aside, metadata=facts)
+            write_tensors(path, {"map": made}, facts)
         except OSError as problem:
             self.enabled = False
             warnings.warn(f"cannot keep pooled maps in {path.parent} ({problem}); computing them anew", stacklevel=2)
@@ -163,14 +171,15 @@ def _make_pooled(case: StoredCase, pooling: Pooling) -> tuple[Tensor, dict[str, 
     return made, _check(case, made)
 
 
-def _read(path: Path, sha256: str) -> tuple[Tensor, dict[str, str]] | None:
-    """A kept map, mapped from its file; None where there is none of this case's content."""
+def _read(path: Path, sha256: str, check: bool) -> tuple[Tensor, dict[str, str]] | None:
     try:
         with safe_open(path, framework="pt") as file:
             facts: dict[str, str] = file.metadata() or {}
-            return (file.get_tensor("map"), facts) if facts.get("sha256") == sha256 else None
+            found, checksum = file.get_tensor("map"), facts.pop(_CHECKSUM, "")
     except Exception:  # absent, or damaged in whatever way: safetensors has one class for all of it
         return None
+    right = facts.get("sha256") == sha256 and (not check or checksum == tensor_checksum(found, facts))
+    return (found, facts) if right else None
 
 
 def _check(case: StoredCase, pooled: Tensor) -> dict[str, str]:

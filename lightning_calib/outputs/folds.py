@@ -1,8 +1,7 @@
 """Folds of a cross-validation: which network scored a case that it was not trained on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 MEMBER = "out of fold"  # the one member of a store whose cases were scored by different networks
 
@@ -29,11 +28,6 @@ class Fold:
     cases: tuple[str, ...]
     checkpoint: str = ""
     sha256: str = ""
-
-    @classmethod
-    def all_of(cls, facts: Sequence[Mapping[str, Any]]) -> tuple[Self, ...]:
-        """Folds from their JSON form."""
-        return tuple(cls(**{**fold, "cases": tuple(fold["cases"])}) for fold in facts)
 
 
 def problems(folds: Sequence[Fold], num_members: int, case_ids: Sequence[str]) -> str:

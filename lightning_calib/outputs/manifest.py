@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -13,7 +14,9 @@ from lightning_calib.datasets.content import Content
 from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
-from lightning_calib.kit.files import write_text
+from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
+from lightning_calib.kit.files import FileError, read_json, write_text
+from lightning_calib.kit.typed import WrongTypeError, typed
 from lightning_calib.outputs import folds, regions
 from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.regions import Region
@@ -68,13 +71,19 @@ class CaseRecord:
     geometry: dict[str, Any] | None = None
     made_of: Content = field(default_factory=dict)
 
-    @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> Self:
-        """Read a record from its JSON form; an id that would lead out of the store is refused."""
+    @staticmethod
+    def plain(facts: dict[str, Any]) -> dict[str, Any]:
+        """The JSON form of today; an id that would lead out of the store is refused."""
         check_case_id(facts["case_id"])
         facts = dict(facts)
         groups = facts.pop("groups") if "groups" in facts else [facts.pop("group")]  # one before format version 3
-        return cls(**{**facts, "shape": tuple(facts["shape"]), "groups": tuple(groups)})
+        return facts | {"groups": groups}
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> Self:
+        """Read a record from its JSON form."""
+        record: Self = typed(cls.plain(facts), cls)
+        return record
 
 
 @dataclass(frozen=True)
@@ -214,7 +223,7 @@ class Manifest:
         return held | ({"valid": ("BOOL", case.shape)} if case.has_valid else {})
 
     def save(self, path: Path) -> None:
-        """Write the manifest in one step; equal manifests give equal bytes."""
+        """Write the manifest in one step, and note its hash beside it; equal manifests give equal bytes."""
         facts = asdict(self) | {
             "num_classes": self.num_classes,
             "num_members": self.num_members,
@@ -229,13 +238,21 @@ class Manifest:
         for case in facts["cases"]:
             if not case["made_of"]:  # for the same reason
                 del case["made_of"]
+        (path.parent / CHECKSUMS).unlink(missing_ok=True)
         write_text(path, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        if path.name == MANIFEST:
+            note_checksums(path.parent, [MANIFEST])
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a manifest; anything else is refused with the reason."""
+        if path.name == MANIFEST and changed_files(path.parent):
+            raise StoreError(
+                f"{path} has changed since it was written: bring it back or predict again; if you changed it on "
+                f"purpose, remove {path.parent / CHECKSUMS}"
+            )
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = typed(read_json(path, "predict again"), dict[str, Any])
             version = facts["format_version"]
             if version not in _READ:
                 raise StoreError(
@@ -244,18 +261,20 @@ class Manifest:
                 )
             known = {entry.name for entry in fields(cls)}
             facts = {name: value for name, value in facts.items() if name in known}
-            facts["class_names"] = tuple(facts["class_names"])
-            facts["members"] = tuple(Member(**member) for member in facts["members"])
             if facts.get("preprocessing") is not None:
-                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"])
-            facts["cases"] = tuple(CaseRecord.from_dict(case) for case in facts["cases"])
-            facts["group_levels"] = tuple(facts.get("group_levels", ()))
-            facts["regions"] = Region.all_of({region["name"]: region["labels"] for region in facts.get("regions", ())})
-            facts["folds"] = Fold.all_of(facts.get("folds", ()))
-            manifest = cls(**facts)
+                facts["preprocessing"] = Preprocessing.from_dict(facts["preprocessing"]).to_dict()
+            facts["cases"] = [CaseRecord.plain(case) for case in facts["cases"]]
+            manifest: Self = typed(facts, cls)
+            _refuse_twice([case.case_id for case in manifest.cases])
             return manifest if version >= _NESTED else manifest.with_one_level()
-        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as problem:
-            raise StoreError(f"{path} is not the manifest of an output store: {problem!r}") from problem
+        except (KeyError, TypeError, AttributeError, WrongTypeError, FileError) as problem:
+            raise StoreError(f"{path} is not the manifest of an output store: {problem}") from problem
+
+
+def _refuse_twice(case_ids: list[str]) -> None:
+    """Refuse two cases of one name."""
+    if twice := [case_id for case_id, count in Counter(case_ids).items() if count > 1]:
+        raise StoreError(f"case {', '.join(twice[:5])} is listed twice")
 
 
 def check_case_id(case_id: str) -> None:

@@ -8,8 +8,9 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from lightning_calib.datasets.splits import by_count, by_group, by_list
-from lightning_calib.kit.files import read_json, write_json
+from lightning_calib.kit.files import write_json
 from lightning_calib.kit.mend import Mendable
+from lightning_calib.kit.typed import read_typed
 from lightning_calib.outputs.store import OutputStore
 
 PARTS = ("cal", "val", "test")
@@ -61,8 +62,7 @@ class Split:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what :meth:`save` wrote."""
-        facts = read_json(path)
-        return cls(**{**facts, **{part: tuple(facts[part]) for part in PARTS}})
+        return read_typed(path, cls)
 
     def check_groups(self, groups: Mapping[str, str]) -> None:
         """Refuse a group with cases in two parts."""

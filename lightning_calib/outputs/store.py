@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ class StoredCase:
         return scores if self.region is None else two_classes(scores.select(classes, self.channel), classes)
 
     def _read(self, name: str) -> Tensor:
+        self._refuse_changed()
         try:
             with safe_open(self.path, framework="pt") as file:  # maps the file; nothing is copied
                 tensor: Tensor = file.get_tensor(name)
@@ -104,13 +106,23 @@ class StoredCase:
             raise StoreError(f"{self.path}: cannot read {name!r} ({problem})") from problem
         return tensor
 
+    def _refuse_changed(self) -> None:
+        """Stop where the file is not what was predicted; a process looks once, and again where it was written anew."""
+        try:
+            facts = self.path.stat()
+            found = _sha256(self.path, facts.st_size, facts.st_mtime_ns)
+        except OSError as problem:
+            raise StoreError(f"{self.path} cannot be read ({problem})") from problem
+        if found != self.record.sha256:
+            raise StoreError(_changed(self.path))
+
 
 class OutputStore:
     """Frozen outputs of an ensemble: ``manifest.json`` and one safetensors file a case.
 
     Opening checks presence, sizes and headers of all files and names every one that is missing, truncated
     or foreign; :meth:`verify` checks the contents too. Cases are read when asked for, so that memory does
-    not grow with their number.
+    not grow with their number; the content of a case's file is checked before a process reads it for the first time.
 
     Args:
         path: the folder, usually ``runs/<name>/outputs``.
@@ -213,7 +225,7 @@ class OutputStore:
     def verify(self) -> None:
         """Check the hash of every file; all that differ are named in one error."""
         changed = [
-            f"{path} does not have the content that the manifest records: predict this case again"
+            _changed(path)
             for case in self.manifest.cases
             if sha256(path := case_path(self.root, case.case_id)) != case.sha256
         ]
@@ -233,6 +245,16 @@ class OutputStore:
         for path in sorted((self.root / CASES).glob(f"*{SUFFIX}")):
             if path.name.removesuffix(SUFFIX) not in self._records and not path.name.startswith("."):
                 yield f"{path} is not in the manifest: a file of another run?"
+
+
+@cache
+def _sha256(path: Path, size: int, changed: int) -> str:
+    """Hash of a file as it is now."""
+    return sha256(path)
+
+
+def _changed(path: Path) -> str:
+    return f"{path} does not have the content that the manifest records: predict this case again"
 
 
 def _header_problem(path: Path, expected: dict[str, tuple[str, tuple[int, ...]]]) -> Iterator[str]:

@@ -6,14 +6,14 @@ Opened as an output store a view has two classes, outside and inside, with the s
 reports and studies need to know nothing of regions.
 """
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from lightning_calib.kit.files import sha256, write_json
+from lightning_calib.kit.files import read_json, sha256, write_json
+from lightning_calib.kit.typed import typed
 from lightning_calib.outputs.manifest import MANIFEST, REGIONS_VERSION, Manifest, StoreError
 from lightning_calib.outputs.regions import Region
 
@@ -38,9 +38,10 @@ class View:
     def read(cls, folder: Path) -> Self | None:
         """The view in a folder; None where its manifest describes a store, or nothing."""
         try:
-            return cls(**json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["view"])
-        except (OSError, ValueError, KeyError, TypeError):
+            view: Self = typed(read_json(folder / MANIFEST)["view"], cls)
+        except (ValueError, KeyError, TypeError):
             return None
+        return view
 
     def root(self, folder: Path) -> Path:
         """Folder of the store of a view in a folder."""

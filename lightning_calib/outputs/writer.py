@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lightning_calib.datasets.cases import CASE
@@ -18,8 +17,9 @@ from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 from lightning_calib.functional.regions import pool_one_channel
-from lightning_calib.kit.files import atomic_path, plain, read_json, sha256, write_text
+from lightning_calib.kit.files import plain, read_json, sha256, write_text
 from lightning_calib.kit.nested import differences
+from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.case_check import check_case
 from lightning_calib.outputs.folds import Fold
 from lightning_calib.outputs.manifest import (
@@ -231,8 +231,7 @@ class OutputWriter:
         valid = None if valid is None else valid.detach().cpu().bool()
         arrays = self._scores(case_id, logits) | {"target": target} | ({} if valid is None else {"valid": valid})
         path = case_path(self.path, case_id)
-        with atomic_path(path) as aside:
-            save_file({name: array.contiguous() for name, array in arrays.items()}, aside)
+        write_tensors(path, arrays)
         write_preview(self.path, case_id, image, target, self.manifest.background, self.manifest.ignore_index)
         counted = _counted(target, valid, self.manifest.ignore_index)
         record = CaseRecord(

@@ -1,7 +1,6 @@
 """The trained networks of an ensemble: read from checkpoints, applied to images."""
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -9,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from lightning_calib.kit.registry import refuse_strange
 from lightning_calib.segmenters.inference import Inference
 from lightning_calib.segmenters.networks import Network
 from lightning_calib.segmenters.segmenter import Segmenter
@@ -95,20 +95,18 @@ def build_network(
         spatial_dims: 2 or 3.
         trust: import a class that is neither ours nor imported already.
     """
-    from jsonargparse import ArgumentParser  # of the command line: only where a file names a network
+    from jsonargparse import ArgumentError, ArgumentParser  # of the command line: only where a file names a network
 
     path = str(config["class_path"])
-    module = path.rpartition(".")[0]
-    if module and not module.startswith("lightning_calib.segmenters") and module not in sys.modules and not trust:
-        raise ValueError(
-            f"the networks are of the class {path} of another package: importing it runs code of that package. Where "
-            "you trust the file that names it, give --trust (in Python trust=True), or import it before"
-        )
+    refuse_strange(path, "the description of the networks", trust)
     options = dict(config.get("init_args") or {})
     if "encoder_weights" in options:
         options["encoder_weights"] = None  # the checkpoint has them: nothing to download
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Network, "network")
-    parsed = parser.parse_object({"network": {"class_path": path, "init_args": options}})
+    try:
+        parsed = parser.parse_object({"network": {"class_path": path, "init_args": options}})
+    except ArgumentError as problem:
+        raise ValueError(f"{path} with the options {options} is no network of the ensemble: {problem}") from problem
     network: Network = parser.instantiate_classes(parsed).network
     return network.build(in_channels, num_classes, spatial_dims)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, EnsembleTemperatureScaling, LinearCalibrator
 from lightning_calib.functional.penalty import Reduction
+from lightning_calib.functional.simplex import are_probabilities
 from lightning_calib.solvers.adam import AdamSolver, adam_batches
 from lightning_calib.solvers.base import Batch, BatchKind, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate
@@ -71,6 +72,7 @@ def fit(
     """
     kind = choose_solver(calibrator) if solver == "auto" else solver
     batches = Batches(logits, target, ADAM_VOXELS if kind == "adam" else None)
+    _warn_of_probabilities(logits)
     if not list(calibrator.parameters()):
         nll, count = mean_nll(calibrator, batches, ignore_index, collective)
         return Certificate("none", True, "nothing to fit", 1, nll, nll, nll, 0.0, count)
@@ -80,6 +82,17 @@ def fit(
     for message in certificate.warnings:
         warnings.warn(message, stacklevel=2)
     return certificate
+
+
+def _warn_of_probabilities(logits: Tensor | Iterable[AnyBatch]) -> None:
+    """Say where the output of a softmax is taken for logits; a loader is not begun for it."""
+    first = unpack(logits[0])[0] if isinstance(logits, list | tuple) and logits else logits
+    if isinstance(first, Tensor) and are_probabilities(first):
+        warnings.warn(
+            "the logits lie in [0, 1] and sum to 1 over the classes, as probabilities after a softmax do; every "
+            "confidence is then close to 1 / C: give the scores before the softmax, or the probabilities' logarithm",
+            stacklevel=3,
+        )
 
 
 def choose_solver(calibrator: Calibrator) -> SolverName:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -127,10 +128,10 @@ def test_the_same_line_names_the_same_runs(tmp_path, monkeypatch):
 
 def test_members_of_an_ensemble_do_not_share_the_run_of_the_ensemble(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "whole")
-    seen = {}
-    monkeypatch.setattr("lightning_calib.cli.ensemble.run_child", lambda command, log, given: seen.update(given))
-    train_member(Job("3", [], tmp_path / "log", tmp_path / "progress"))
-    assert (seen["WANDB_RUN_ID"], seen["WANDB_RUN_GROUP"], seen["WANDB_SWEEP_ID"]) == ("whole-3", "whole", "")
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # W&B refuses an empty one, so it must be gone
+    tell = "import os; print(*(os.environ.get(f'WANDB_{key}') for key in ('RUN_ID', 'RUN_GROUP', 'SWEEP_ID')))"
+    train_member(Job("3", [sys.executable, "-c", tell], tmp_path / "log", tmp_path / "progress"))
+    assert (tmp_path / "log").read_text().split() == ["whole-3", "whole", "None"]
 
 
 def test_the_config_is_kept_beside_the_member(tracked):

@@ -93,8 +93,8 @@ def test_verify(outputs, capsys, tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     line = ["doctor", f"--outputs={store.path}", "--json"]
-    main(line)
-    assert "changed_files" not in capsys.readouterr().out  # one byte at the end: only the hash tells
+    assert main(line) == 2  # one byte at the end: only the hash tells, also where the case is read
+    assert "case-01.safetensors does not have the content" in capsys.readouterr().err
     assert main([*line, "--hashes"]) == 1
     named = [found for found in json.loads(capsys.readouterr().out)["findings"] if found["name"] == "changed_files"]
     assert "case-01.safetensors does not have the content" in named[0]["evidence"]

@@ -1,5 +1,6 @@
 """What users read when data, options or they themselves stand in the way."""
 
+import io
 import json
 import os
 import shutil
@@ -160,3 +161,11 @@ def test_ctrl_c_ends_a_training_in_one_line(tmp_path, command):
     epoch = json.loads(progress.read_text())["epoch"]
     time.sleep(1)
     assert json.loads(progress.read_text())["epoch"] == epoch
+
+
+def test_a_terminal_without_arrows_gets_question_marks(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert guarded(lambda: print("NLL ↓")) == 0
+    sys.stdout.flush()
+    assert raw.getvalue() == b"NLL ?\n"

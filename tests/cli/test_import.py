@@ -46,7 +46,7 @@ def test_the_page_names_every_finding():
 
 def test_representation_must_be_said(tmp_path, capsys):
     write_arrays(tmp_path)
-    line = ["import", "folder", "--scores", f"[{tmp_path / 'm0'}]", "--targets", str(tmp_path / "masks")]
+    line = ["import", "folder", "--scores", str(tmp_path / "m0"), "--targets", str(tmp_path / "masks")]  # one folder
     line += ["--outputs", str(tmp_path / "outputs"), "--class_names", "[a, b, c]"]
     with pytest.raises(SystemExit):
         main(line)

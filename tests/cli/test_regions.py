@@ -83,6 +83,13 @@ def test_a_finished_run_is_not_computed_again(home, capsys):
         Results(home)
 
 
+def test_one_tracked_run_is_not_shared_by_several_regions(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_RUN_ID", "of-a-sweep")
+    outputs = write_region_store(tmp_path / "outputs", cases=2, shape=(4, 4), regions=2)
+    assert calibrate("run", "--outputs", outputs, "--pipelines", "identity(p)", "--logger", "wandb") == 2
+    assert "several regions" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_report_is_made_again_from_files(home):
     (home / "report" / "index.html").unlink()

@@ -124,6 +124,24 @@ def test_more_images_do_not_change_the_division(run, capsys):
     assert list(trained["train"]) == before["train"]
 
 
+def test_a_member_is_tested_on_nothing_that_it_was_trained_on(run, monkeypatch):
+    from lightning_calib.cli.trainer import MemberTrainer
+
+    add_images(run)
+    tested = []
+    monkeypatch.setattr(MemberTrainer, "test", lambda self, model, datamodule, **_: tested.append(datamodule.pool_ids))
+    with pytest.warns(UserWarning, match="stay in the parts"):
+        train("test", written(run))
+    assert sorted(tested[0]) == sorted(split_of(run)["pool"])
+
+
+def test_outputs_go_where_they_are_told_to(run):
+    train("predict", written(run), "--outputs.folder", "outputs-second")
+    second = OutputStore(run / "runs" / "tiny" / "outputs-second")
+    assert second.case_ids == store_of(run).case_ids
+    assert (second.path / "manifest.json").read_bytes() == (store_of(run).path / "manifest.json").read_bytes()
+
+
 def test_new_images_go_where_they_are_told_to(run):
     before = split_of(run)
     add_images(run, 3)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lightning_calib.deployment import CalibratedEnsemble
+from lightning_calib.deployment.folder import Deployment
 from lightning_calib.deployment.sources import find_cases
 from lightning_calib.outputs.store import OutputStore
 from tests.deployment.runs import calibrate
@@ -43,6 +45,24 @@ def test_images_give_the_maps_of_their_stored_outputs(run, deployed, tmp_path):
         first, second = load_file(tmp_path / "a" / name), load_file(tmp_path / "b" / name)
         assert (first["probs"] - second["probs"]).abs().max() < 1e-5
         assert (first["mask"] == second["mask"]).all()
+
+
+def test_masks_hold_the_values_of_the_trainings_masks(run, deployed, tmp_path):
+    copy, values = run / "deployed-values", np.array([0, 85, 170, 255])
+    shutil.copytree(deployed, copy)
+    known = Deployment.load(copy)
+    reader = {"name": "pictures", "options": {"mask_values": values.tolist()}}
+    replace(known, preprocessing=replace(known.preprocessing, reader=reader)).save(copy)
+    for name, folder in (("labels", deployed), ("values", copy)):
+        where = ["--images", run / "pictures", "--destination", tmp_path / name]
+        assert calibrate("apply", "--deployed", folder, *where) == 0
+    shutil.rmtree(copy)
+    for path in (tmp_path / "labels").glob("*.safetensors"):
+        labels, found = (load_file(tmp_path / name / path.name) for name in ("labels", "values"))
+        np.testing.assert_array_equal(found["mask"].numpy(), values[labels["mask"].numpy()])
+        assert (found["confidence"] == labels["confidence"]).all()
+        picture = np.asarray(Image.open(tmp_path / "values" / f"{path.stem}_mask.png"))
+        np.testing.assert_array_equal(picture, found["mask"].numpy())
 
 
 def test_workers_write_the_same_bytes(run, deployed, tmp_path):

@@ -3,14 +3,17 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from PIL import Image
 
 from lightning_calib.calibrators import ConstrainedMatrixScaling, Pipeline, Stack
 from lightning_calib.datasets.shapes import Shapes
 from lightning_calib.deployment import CalibratedEnsemble, Deployment, DeploymentError
 from lightning_calib.experiment.results import Results
+from lightning_calib.kit.checksums import CHECKSUMS
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.solvers import mean_nll
 from tests.calibrators.helpers import randomized
@@ -22,7 +25,7 @@ def test_images_and_stored_outputs_give_the_same(run, deployed):
     shapes = Shapes(num_train=8, num_val=3, num_pool=24, size=(16, 24))
     for batch in list(shapes.predict_dataloader())[:3]:
         case = store[batch["case_id"][0]]
-        from_images, from_scores = ensemble.predict(batch["image"]), ensemble.calibrate(case.logits[None])
+        from_images, from_scores = ensemble.predict_input(batch["image"]), ensemble.calibrate(case.logits[None])
         torch.testing.assert_close(from_images.log_probs, from_scores.log_probs, rtol=1e-5, atol=1e-5)
         assert torch.equal(from_images.mask, from_scores.mask)
         assert torch.equal(from_scores.mask[0], case.pooled("p").argmax(0))
@@ -121,13 +124,49 @@ def test_what_is_not_whole_is_refused(run, deployed, tmp_path):
         CalibratedEnsemble.load(tmp_path / "deployed")  # the members are not beside it
     ensemble = CalibratedEnsemble.load(tmp_path / "deployed", networks=False)
     with pytest.raises(DeploymentError, match="cannot take images"):
-        ensemble.predict(torch.zeros(1, 3, 8, 8))
+        ensemble.predict_input(torch.zeros(1, 3, 8, 8))
     shutil.copy(run / "calibration/repeats/0/cms_op-p/calibrator.safetensors", tmp_path / "deployed")
+    with pytest.raises(DeploymentError, match=r"changed or damaged since it was written: .*calibrator\.safetensors"):
+        CalibratedEnsemble.load(tmp_path / "deployed", networks=False)
+    (tmp_path / "deployed" / CHECKSUMS).unlink()  # as deployed by earlier versions
     with pytest.raises(DeploymentError, match="hash differs"):
         CalibratedEnsemble.load(tmp_path / "deployed", networks=False)
     (tmp_path / "deployed" / "deployment.json").write_text("{}")
     with pytest.raises(DeploymentError, match="does not describe"):
         Deployment.load(tmp_path / "deployed")
+
+
+def test_raw_images_are_taken_in_every_form(run, deployed):
+    ensemble = CalibratedEnsemble.load(deployed)
+    path = sorted((run / "pictures").iterdir())[0]
+    picture = Image.open(path)
+    expected = ensemble.calibrate(OutputStore(run / "outputs")[path.stem].logits[None]).log_probs
+    for image in (path, str(path), [path], picture, np.asarray(picture)):
+        torch.testing.assert_close(ensemble.predict(image).log_probs, expected, rtol=1e-5, atol=1e-5)
+
+
+WRONG = {
+    "channels first": (np.zeros((3, 8, 8), np.uint8), "channels last"),
+    "a batch": (np.zeros((1, 8, 8, 3), np.uint8), "one at a time"),
+    "fractions": (np.zeros((8, 8, 3), np.float32), "8-bit RGB"),
+    "a tensor": (torch.zeros(1, 3, 8, 8), "`predict_input`"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_other_axes_are_told(deployed, wrong):
+    image, words = WRONG[wrong]
+    with pytest.raises(DeploymentError, match=words):
+        CalibratedEnsemble.load(deployed).predict(image)
+
+
+def test_tensors_of_other_axes_are_told(deployed):
+    ensemble = CalibratedEnsemble.load(deployed)
+    for shape in ((3, 8, 8), (1, 8, 8, 3), (1, 1, 8, 8)):
+        with pytest.raises(DeploymentError, match=r"take normalised images \(batch, 3 channels, H, W\)"):
+            ensemble.predict_input(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"\(batch, members, 4 classes, \.\.\.\)"):
+        ensemble(torch.zeros(1, 3, 8, 8))
 
 
 def test_unknown_pipelines_are_refused(run, capsys):

@@ -78,7 +78,13 @@ def hub(monkeypatch, tmp_path):
 def test_what_is_pushed_is_what_is_loaded(folder, hub, tmp_path, capsys):
     assert main(["push", "--deployed", str(folder), "--repo", "me/toy"]) == 0
     assert capsys.readouterr().out == f"hf://me/toy@{COMMIT}\n"
-    assert set(hub["me/toy"]) == {"README.md", "calibrator.safetensors", "deployment.json", "reference.json"}
+    assert set(hub["me/toy"]) == {
+        "README.md",
+        "calibrator.safetensors",
+        "deployment.json",
+        "reference.json",
+        "checksums.json",
+    }
     logits = torch.randn(2, 1, 3, 4, 4)
     expected = lc.load_model(folder, networks=False)(logits)
     for place in ("hf://me/toy", f"hf://me/toy@{COMMIT}"):
@@ -109,10 +115,11 @@ def test_networks_go_along_on_request(folder, hub, tmp_path):
     assert main(["push", "--deployed", str(folder), "--repo", "me/toy", "--networks"]) == 2
 
 
-def test_a_changed_calibrator_is_refused(folder, hub):
+def test_a_changed_calibrator_is_refused(folder, hub, tmp_path):
     main(["push", "--deployed", str(folder), "--repo", "me/toy"])
     hub["me/toy"]["calibrator.safetensors"] += b" "
-    with pytest.raises(DeploymentError, match="its hash differs"):
+    assert main(["pull", "--repo", "me/toy", "--destination", str(tmp_path / "here")]) == 2
+    with pytest.raises(DeploymentError, match="changed or damaged"):
         lc.load_model("hf://me/toy")
 
 

@@ -74,8 +74,10 @@ def as_written_by_version_1(run, folder):
     facts = json.loads(manifest.read_text()) | {"format_version": 1}
     del facts["preprocessing"]
     manifest.write_text(json.dumps(facts))
+    (manifest.parent / "checksums.json").unlink()  # on purpose
     config = folder / "members" / "0" / "config.yaml"
     config.write_text(config.read_text().replace("lightning_calib.datasets.", "lightning_calib.data."))
+    (folder / "calibration" / "checksums.json").unlink()
     settings = folder / "calibration" / "settings.json"
     recorded = json.loads(settings.read_text()) | {"outputs_sha256": sha256(manifest), "outputs": str(manifest.parent)}
     settings.write_text(json.dumps(recorded))
@@ -102,6 +104,7 @@ def test_a_deployment_of_an_earlier_version_loads(run, deployed, scans, tmp_path
         copy = tmp_path / kind
         for part in ("deployed", "members"):
             shutil.copytree(folder / part, copy / part)
+        (copy / "deployed" / "checksums.json").unlink()
         path = copy / "deployed" / "deployment.json"
         facts = json.loads(path.read_text()) | {"format_version": 1, "inference": {"window": None, "mirror_axes": [0]}}
         facts["preprocessing"] = {"kind": kind, "in_channels": channels} | old[kind]

@@ -130,6 +130,10 @@ def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(layout.ResultsError, match="format version 99"):
         Results(tmp_path)
     write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION})
+    with pytest.raises(FileError, match=r"settings\.json lacks pipelines"):
+        Results(tmp_path)
+    asked = {"pipelines": ["ts(z)"], "repeats": 1, "seed": 0, "dataset": {}, "bands": [0, None]}
+    write_json(tmp_path / layout.SETTINGS, {"format_version": layout.RESULTS_VERSION} | asked)
     with pytest.raises(layout.ResultsError, match="has not finished"):
         _ = Results(tmp_path).summary
     (tmp_path / layout.SETTINGS).write_text("{")

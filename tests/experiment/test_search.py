@@ -14,21 +14,20 @@ import pytest
 import torch
 from optuna.trial import TrialState
 from pytorch_lightning.loggers import CSVLogger
-from safetensors.torch import load_file, save_file
 from threadpoolctl import threadpool_limits
 
 from lightning_calib.calibrators import CALIBRATORS, build
 from lightning_calib.experiment.draws import draw, round_of, rounds
 from lightning_calib.experiment.fitting import PipelineFitter
 from lightning_calib.experiment.search import SearchError, search
-from lightning_calib.experiment.shared_trials import LOST_AFTER, OWNER, TrialQueue, is_lost, open_storage, owner
+from lightning_calib.experiment.shared_trials import LOST_AFTER, OWNER, TrialQueue, began, is_lost, open_storage, owner
 from lightning_calib.experiment.space import PATIENCE, Space
 from lightning_calib.experiment.trials import KeptTrials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, mean_nll
 from lightning_calib.solvers.stream import KeptWalk
 from lightning_calib.solvers.sums import LinearNLL
-from tests.stores import write_store
+from tests.stores import with_changed, write_store
 
 ROOT = Path(__file__).parents[2]
 SPACE = Space(("lam", "mu"))
@@ -170,6 +169,8 @@ def test_lost_trials_are_told_from_living_ones():
     host = socket.gethostname()
     assert is_lost(running(f"{host}:{gone.pid}"))
     assert not is_lost(running(f"{host}:{os.getppid()}"))
+    assert not is_lost(running(f"{host}:{os.getppid()}:{began(os.getppid())}"))
+    assert is_lost(running(f"{host}:{os.getppid()}:1"))  # its number was given to another process since
     assert is_lost(running(owner()))  # left behind by an earlier search of this very process
     assert not is_lost(running("elsewhere:1"))
     assert is_lost(running("elsewhere:1", LOST_AFTER + timedelta(minutes=1)))
@@ -242,13 +243,15 @@ def test_threads_of_the_blas_do_not_change_a_bit(tmp_path):
 
 
 def test_the_identity_is_a_candidate(tmp_path):
-    store = write_store(tmp_path / "outputs", cases=6, shape=(12, 12), ignore_index=None)
-    for number in range(3):  # labels of cal that have nothing to do with the logits
-        path = store[f"case-{number:02d}"].path
-        arrays = {name: array.clone() for name, array in load_file(path).items()}
-        arrays["target"] = torch.randint(4, arrays["target"].shape, generator=torch.Generator().manual_seed(number))
-        save_file(arrays, path)
-    data = StoredOutputsDataModule(store, cal=["case-00", "case-01", "case-02"], val=["case-03", "case-04"])
+    cal = ["case-00", "case-01", "case-02"]
+
+    def confuse(case_id, arrays):  # labels of cal that have nothing to do with the logits
+        if case_id in cal:
+            generator = torch.Generator().manual_seed(cal.index(case_id))
+            arrays["target"] = torch.randint(4, arrays["target"].shape, generator=generator)
+
+    store = with_changed(write_store(tmp_path / "outputs", cases=6, shape=(12, 12), ignore_index=None), confuse)
+    data = StoredOutputsDataModule(store, cal=cal, val=["case-03", "case-04"])
     found = search("ts(z)", data)
     assert found.trials[0]["val_nll"] > found.identity_val_nll == found.val_nll
     assert found.identity_won

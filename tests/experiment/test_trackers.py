@@ -123,14 +123,16 @@ def test_wandb_has_a_run_of_each_pipeline_by_request_and_the_same_line_continues
     assert final["nll"] == pytest.approx(final_figures(results)["cms_op-p/nll"])
 
 
-def test_a_sweep_gets_exactly_its_own_run(results, page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("sweep", [None, "sweep"])
+def test_a_sweep_or_a_given_id_gets_exactly_its_own_run(results, page, tmp_path, monkeypatch, sweep):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_RUN_ID", "of-a-sweep")
-    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+    if sweep:
+        monkeypatch.setenv("WANDB_SWEEP_ID", sweep)
     with pytest.warns(UserWarning, match="chosen already .* no runs of pipelines"):
         folder = track("wandb", results, page, tmp_path, runs="pipelines")
     ((records, run),) = wandb_runs(folder)
-    assert (run.run_id, run.sweep_id) == ("of-a-sweep", "sweep")
+    assert (run.run_id, run.sweep_id) == ("of-a-sweep", sweep or "")
     assert any("recommended/nll" in step for step in wandb_history(records))
 
 

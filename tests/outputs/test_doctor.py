@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
 from lightning_calib.datasets.content import image_hash
 from lightning_calib.kit.files import write_json
@@ -18,7 +17,7 @@ from lightning_calib.outputs.doctor.sample import take_sample
 from lightning_calib.outputs.manifest import Member, StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from tests.stores import blocky_target, member_logits, write_store
+from tests.stores import blocky_target, member_logits, with_changed, write_store
 
 
 def names(findings):
@@ -27,11 +26,11 @@ def names(findings):
 
 def change(store, **edits):
     """The same store after functions of ``(logits, target)`` were applied to arrays, as another program may do."""
-    for case in store:
-        arrays = load_file(case.path)
+
+    def apply(case_id, arrays):
         arrays |= {name: edit(**{k: arrays[k].clone() for k in ("logits", "target")}) for name, edit in edits.items()}
-        save_file({name: array.contiguous() for name, array in arrays.items()}, case.path)
-    return OutputStore(store.path)
+
+    return with_changed(store, apply)
 
 
 def rewrite(store, path, edit, **facts):

@@ -219,5 +219,6 @@ def test_folds_that_contradict_are_refused(tmp_path):
     facts = json.loads((store.path / MANIFEST).read_text())
     facts["folds"] = [{"name": "0"}]
     (store.path / MANIFEST).write_text(json.dumps(facts))
+    (store.path / "checksums.json").unlink(missing_ok=True)  # on purpose
     with pytest.raises(StoreError, match="is not the manifest of an output store"):
         Manifest.load(store.path / MANIFEST)

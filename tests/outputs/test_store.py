@@ -152,6 +152,7 @@ def test_verify_finds_one_changed_byte(tmp_path):
 )
 def test_foreign_manifests_are_refused(tmp_path, content, reason):
     (tmp_path / "manifest.json").write_text(content)
+    (tmp_path / "checksums.json").unlink(missing_ok=True)  # on purpose
     with pytest.raises(StoreError, match=reason):
         OutputStore(tmp_path)
 
@@ -165,6 +166,7 @@ def test_other_versions_and_unfinished_stores_say_what_to_do(tmp_path):
     manifest = write_store(tmp_path / "new") / "manifest.json"
     facts = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(facts | {"format_version": 99}))
+    (manifest.parent / "checksums.json").unlink()  # on purpose
     with pytest.raises(StoreError, match="format version 99"):
         OutputStore(tmp_path / "new")
 
@@ -176,6 +178,7 @@ def test_a_store_of_the_first_version_is_read_and_continued(tmp_path):
     facts = json.loads(manifest.read_text()) | {"format_version": 1}
     del facts["preprocessing"]
     manifest.write_text(json.dumps(facts))
+    (manifest.parent / "checksums.json").unlink()  # on purpose
     assert OutputStore(tmp_path).manifest.preprocessing is None
     preprocessing = Preprocessing("image", 3, {"name": "pictures", "options": {}}, image_size=(8, 8))
     writer_at(tmp_path, preprocessing=preprocessing).write("b", *make_case(1))
@@ -340,5 +343,6 @@ def test_an_id_that_leads_out_of_the_store_is_refused_on_every_load(tmp_path, ca
     facts = json.loads(manifest.read_text())
     facts["cases"][0]["case_id"] = case_id
     manifest.write_text(json.dumps(facts))
+    (manifest.parent / "checksums.json").unlink()  # on purpose
     with pytest.raises(StoreError, match="cannot name a file"):
         OutputStore(tmp_path / "outputs")

@@ -4,12 +4,14 @@ import json
 import pickle
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lightning_calib.datasets.sampling import SampleKey
@@ -17,9 +19,10 @@ from lightning_calib.outputs.cache import FOLDER, CaseCache
 from lightning_calib.outputs.fit_batches import ImageBatches, StepSampler, VoxelBatches
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.partition import Split, make_split
+from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.outputs.stored_cases import StoredCases
-from tests.stores import write_store
+from tests.stores import with_changed, write_store
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +164,10 @@ def test_cache_is_written_once_and_tied_to_the_case(tmp_path, monkeypatch):
     assert torch.equal(StoredCases(store, "p").read("case-00")[0], first)
     path.write_bytes(b"damaged")
     assert torch.equal(StoredCases(store, "p").read("case-00")[0], first)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])  # one bit
+    assert torch.equal(StoredCases(store, "p").read("case-00")[0], first)
+    assert torch.equal(load_file(path)["map"], first)
     assert [p.name for p in path.parent.iterdir()] == ["case-00.safetensors"]
 
 
@@ -192,18 +199,36 @@ def test_distance_is_that_of_the_full_target(tmp_path):
         np.testing.assert_allclose(StoredCases(store).distance("case-00").numpy(), slow, atol=1e-5)
 
 
+def test_a_full_disk_is_done_without(tmp_path, monkeypatch):
+    store = write_store(tmp_path / "o", cases=2)
+    full = SafetensorError("I/O error: No space left on device (os error 28)")
+    monkeypatch.setattr("lightning_calib.kit.tensors.save_file", Mock(side_effect=full))
+    cases = StoredCases(store, "p")
+    with pytest.warns(UserWarning, match=r"cannot keep pooled maps.*No space left"):
+        torch.testing.assert_close(cases.read("case-00")[0], store["case-00"].pooled("p"))
+    assert not list((store.path / FOLDER).rglob("*case*"))
+
+
+def test_a_changed_case_is_refused_where_it_is_read(tmp_path):
+    store = write_store(tmp_path / "o", cases=2)
+    path = store["case-01"].path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    store = OutputStore(store.path)  # sizes and headers are right
+    for read in (lambda case: case.target, lambda case: case.logits, lambda case: case.pooled("p")):
+        with pytest.raises(StoreError, match=r"case-01.*does not have the content"):
+            read(store["case-01"])
+
+
 def spoil(store, case_id, change):
-    """Change a case's scores behind the writer's back, leaving its size."""
-    path = store[case_id].path
-    arrays = {name: array.clone() for name, array in load_file(path).items()}
-    change(arrays["logits"])
-    save_file(arrays, path)
+    """The store after a case's scores were changed behind the writer's back, leaving their size."""
+    return with_changed(store, lambda each, arrays: change(arrays["logits"]) if each == case_id else None)
 
 
 @pytest.mark.parametrize("pooling", ["p", "p0"])
 def test_nan_is_named(tmp_path, pooling):
     store = write_store(tmp_path / "o", cases=2)
-    spoil(store, "case-01", lambda logits: logits[0, 0, 0].fill_(torch.nan))
+    store = spoil(store, "case-01", lambda logits: logits[0, 0, 0].fill_(torch.nan))
     with pytest.raises(StoreError, match=r"case-01.*NaN or infinite"):
         StoredCases(store, pooling).read("case-01")
 
@@ -211,7 +236,7 @@ def test_nan_is_named(tmp_path, pooling):
 @pytest.mark.parametrize("pooling", ["z", "p0"])
 def test_constant_regions_are_warned_about_every_time(tmp_path, pooling):
     store = write_store(tmp_path / "o", cases=2)
-    spoil(store, "case-01", lambda logits: logits[..., :8, :].fill_(0))
+    store = spoil(store, "case-01", lambda logits: logits[..., :8, :].fill_(0))
     for _ in range(2):  # computed, then read from the cache
         cases = StoredCases(store, pooling)
         with pytest.warns(UserWarning, match=r"case case-01: 48% of the predicted voxels"):
@@ -221,12 +246,7 @@ def test_constant_regions_are_warned_about_every_time(tmp_path, pooling):
 
 
 def test_a_store_without_labels_is_refused(tmp_path):
-    store = write_store(tmp_path / "o", cases=4)
-    for case_id in store.case_ids:
-        path = store[case_id].path
-        arrays = {name: array.clone() for name, array in load_file(path).items()}
-        arrays["target"].fill_(255)
-        save_file(arrays, path)
+    store = with_changed(write_store(tmp_path / "o", cases=4), lambda _, arrays: arrays["target"].fill_(255))
     with pytest.raises(ValueError, match=r"all voxels of the 2 cases of cal are ignored \(label 255\)"):
         StoredOutputsDataModule(store, cal=2, val=1)
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lightning_calib.datasets.content import TRAINED_ON, Content, copies, hash_files, load_training
-from lightning_calib.kit.files import write_text
+from lightning_calib.kit.files import FileError, write_text
+from lightning_calib.kit.typed import read_typed
 from lightning_calib.outputs.doctor.finding import Finding
 from lightning_calib.outputs.manifest import StoreError
 from lightning_calib.outputs.store import OutputStore
@@ -72,10 +73,10 @@ def recorded_images(outputs: Path) -> tuple[Hashes, Hashes]:
     if not path.is_file():
         return {}, {}
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return dict(facts["pool"]), dict(facts["training"])
-    except (KeyError, TypeError, ValueError) as problem:
-        raise StoreError(f"{path} is no list of image hashes ({problem!r}): remove it") from problem
+        facts = read_typed(path, dict[str, dict[str, str]], "remove it")
+        return facts["pool"], facts["training"]
+    except (KeyError, FileError) as problem:
+        raise StoreError(f"{path} is no list of image hashes ({problem}): remove it") from problem
 
 
 def leak(pool: Hashes, training: Hashes) -> Finding | None:

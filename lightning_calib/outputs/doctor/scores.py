@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from lightning_calib.functional.simplex import are_probabilities
 from lightning_calib.outputs.cache import CONSTANT_SHARE
 from lightning_calib.outputs.doctor.finding import Finding, Severity
 from lightning_calib.outputs.doctor.sample import Sample
 
-_SUMS = 1e-2  # how far sums of probabilities may lie from 1: float16 with many classes needs as much
 _FLOAT16_MAX = torch.finfo(torch.float16).max
 _SURE = 0.95  # a probability that some voxels of any trained network exceed
 
@@ -53,7 +52,7 @@ def float16_overflow(sample: Sample) -> str | None:
 def softmax_as_logits(sample: Sample) -> str | None:
     """All scores in [0, 1] with sums of 1."""
     seen = sample.seen
-    if not seen.numel() or not _are_probabilities(seen):
+    if not seen.numel() or not are_probabilities(seen):
         return None
     off = float((seen.sum(dim=1) - 1).abs().max())
     return (
@@ -69,11 +68,11 @@ def double_softmax(sample: Sample) -> str | None:
     gives ``p`` back; ordinary logits then leave [0, 1], or are too small to come near its end.
     """
     seen = sample.seen
-    if not seen.numel() or _are_probabilities(seen):
+    if not seen.numel() or are_probabilities(seen):
         return None
     shifted = seen + (1 - seen.sum(dim=1, keepdim=True)) / seen.shape[1]
     sure = float((shifted.amax(dim=1) >= _SURE).float().mean())
-    if not _are_probabilities(shifted) or sure < 0.01:
+    if not are_probabilities(shifted) or sure < 0.01:
         return None
     top = float(seen.softmax(dim=1).amax())
     return (
@@ -128,12 +127,6 @@ def all_ignored(sample: Sample) -> str | None:
     if ignored is not None:
         held = held & (labels != ignored)
     return None if held.any() else f"none of its {labels.numel():,} voxels has a label that counts"
-
-
-def _are_probabilities(scores: Tensor) -> bool:
-    """Whether ``(M, C, N)`` lies in [0, 1] with sums of 1 in every voxel."""
-    inside = float(scores.min()) >= -_SUMS and float(scores.max()) <= 1 + _SUMS
-    return inside and float((scores.sum(dim=1) - 1).abs().max()) <= _SUMS
 
 
 CHECKS = (

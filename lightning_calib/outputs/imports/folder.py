@@ -43,7 +43,7 @@ class ArrayFolders(CaseSource):
             {whole: [1, 2, 3], core: [2, 3]}.
     """
 
-    scores: list[Path]
+    scores: Path | list[Path]
     representation: Declared
     targets: Path | None = None
     valid: Path | None = None
@@ -59,9 +59,12 @@ class ArrayFolders(CaseSource):
             raise StoreError(f"representation = {self.representation!r}: say logits or probs")
         if (self.targets is None) == (self.target_key is None):
             raise StoreError("name the labels by --targets (a folder) or by --target_key (in the NPZ files), not both")
-        if self.member_axis is not None and len(self.scores) != 1:
-            raise StoreError(f"member_axis with {len(self.scores)} folders of scores: give one, with all members in it")
-        self.files = paired_files("scores", self.scores)
+        self.folders = self.scores if isinstance(self.scores, list) else [self.scores]
+        if self.member_axis is not None and len(self.folders) != 1:
+            raise StoreError(
+                f"member_axis with {len(self.folders)} folders of scores: give one, with all members in it"
+            )
+        self.files = paired_files("scores", self.folders)
         self.labels, self._valid = self._masks("target", self.targets), self._masks("mask", self.valid)
 
     def _masks(self, name: str, folder: Path | None) -> dict[str, Path]:
@@ -74,7 +77,7 @@ class ArrayFolders(CaseSource):
     def members(self) -> list[Member]:
         """The members: folders by name, or numbers along the member axis."""
         if self.member_axis is None:
-            names = [folder.name for folder in self.scores]
+            names = [folder.name for folder in self.folders]
             return [Member(name if names.count(name) == 1 else str(n)) for n, name in enumerate(names)]
         first = self.load(self.case_ids[0])
         return [Member(str(number)) for number in range(len(first.scores))]
