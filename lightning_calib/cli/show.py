@@ -75,4 +75,5 @@ def scores(pipelines: dict[str, Any], recommended: str) -> Table:
         ]
         rows.append([Cell(name, mark=" <" if name == recommended else ""), *cells])
     heads = [f"{label} %" if scale == 100 else label for _, label, scale in TOLD]
-    return Table.of("scores", "<: recommended; means over test cases, then over repeats", ("pipeline", *heads), rows)
+    mark = "<: recommended; " if recommended in pipelines else ""
+    return Table.of("scores", f"{mark}means over test cases, then over repeats", ("pipeline", *heads), rows)

@@ -57,6 +57,7 @@ def write_deployment(
     networks: bool = True,
     preserve: Preserve = "order",
     trust: bool = False,
+    bundle: bool = False,
     home: Path | None = None,
 ) -> Deployment:
     """Fit a pipeline for the last time and write its folder; ``deployment.json`` and the hashes come last.
@@ -73,6 +74,7 @@ def write_deployment(
         networks: also name the networks and their preprocessing, so that images can be taken.
         preserve: what a recommended pipeline must keep of the pooled ranking.
         trust: import data sets of other packages that a member's config names, where the store is an old one.
+        bundle: also copy the networks into the folder, which is then whole by itself.
         home: where the folder will be in the end: paths of networks are relative to it; by default where it is.
     """
     refuse_foreign(results, store)
@@ -94,6 +96,7 @@ def write_deployment(
     fit |= {"folds": len(store.manifest.folds)} if store.manifest.out_of_fold else {}
     found = {"calibrator_sha256": sha256(folder / CALIBRATOR), **taken}
     deployment = describe(results, store, home or folder, str(name), fit, found)
+    deployment = deployment.with_networks(home or folder, folder) if bundle else deployment
     write_card(folder, deployment, results)
     deployment.save(folder)
     return deployment

@@ -1,8 +1,9 @@
 """The folder of a deployed pipeline: ``deployment.json`` and the files that it names."""
 
 import os
+import shutil
 import warnings
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from lightning_calib.outputs.manifest import Manifest, Member, Representation
 FORMAT_VERSION = 2
 _READ = (1, 2)  # format versions; the first kept inference beside preprocessing
 DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT = "deployment.json", "calibrator.safetensors", "reference.json", "audit.json"
+NETWORKS = "networks"  # folder of checkpoints that came along
 CARD, DIAGRAM = "README.md", "reliability.png"
 
 
@@ -160,6 +162,26 @@ class Deployment:
                 "bring them back, or take stored outputs instead of images"
             )
         return {member.name: path for member, path in zip(self.members, paths, strict=True)}
+
+    def with_networks(self, folder: Path, destination: Path) -> Self:
+        """Copy the networks into another folder, which is then whole by itself.
+
+        Args:
+            folder: the folder that paths of checkpoints are relative to.
+            destination: where ``networks/`` goes.
+
+        Returns:
+            The deployment that names the copies.
+        """
+        if self.network is None:
+            raise DeploymentError(
+                f"{folder} names no networks: deploy again where they are, or leave out --bundle and --networks"
+            )
+        (destination / NETWORKS).mkdir()
+        members = [replace(m, checkpoint=f"{NETWORKS}/{n}.ckpt") for n, m in enumerate(self.members)]
+        for member, path in zip(members, self.checkpoints(folder).values(), strict=True):
+            shutil.copyfile(path, destination / member.checkpoint)
+        return replace(self, members=tuple(members))
 
     def refuse_others(self, manifest: Manifest, where: Path) -> None:
         """Stop where a store's outputs are not of the kind that the pipeline was fitted on.

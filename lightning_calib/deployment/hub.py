@@ -16,6 +16,7 @@ from lightning_calib.deployment.folder import (
     CARD,
     DEPLOYMENT,
     DIAGRAM,
+    NETWORKS,
     REFERENCE,
     Deployment,
     DeploymentError,
@@ -24,7 +25,6 @@ from lightning_calib.kit.checksums import CHECKSUMS
 from lightning_calib.kit.files import write_text
 
 SCHEME = "hf://"
-NETWORKS = "networks"
 _FILES = (CALIBRATOR, REFERENCE, AUDIT, DIAGRAM)
 _PLACE = re.compile(rf"{SCHEME}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -59,18 +59,12 @@ def stage(folder: Path, aside: Path, repo: str, networks: bool) -> None:
     """Copy what belongs on the hub: no paths of this machine, and networks only where they are asked for."""
     deployment = Deployment.load(folder)
     deployment.read_calibrator(folder)
-    if networks and deployment.network is None:
-        raise DeploymentError(f"{folder} names no networks: deploy again where they are, or leave out --networks")
     for name in (name for name in _FILES if (folder / name).is_file()):
         shutil.copyfile(folder / name, aside / name)
     members = [replace(member, checkpoint="") for member in deployment.members]
     shared = replace(deployment, members=tuple(members), network=None, preprocessing=None)
     if networks:
-        (aside / NETWORKS).mkdir()
-        members = [replace(m, checkpoint=f"{NETWORKS}/{n}.ckpt") for n, m in enumerate(deployment.members)]
-        for member, path in zip(members, deployment.checkpoints(folder).values(), strict=True):
-            shutil.copyfile(path, aside / member.checkpoint)
-        shared = replace(deployment, members=tuple(members))
+        shared = deployment.with_networks(folder, aside)
     card = (folder / CARD).read_text(encoding="utf-8")
     write_text(aside / CARD, shared_card(card, shared, f"{SCHEME}{repo}"))
     shared.save(aside)

@@ -224,8 +224,8 @@ def verdict(advice: GroupAdvice) -> str:
         return f"Deploy {a.pipeline}: no repeat has judged the selection"
     if set(a.chosen) == {"identity(p)"}:
         return (
-            f"Deploy {a.pipeline}: so say all cases together. The repeats, each with fewer groups, left the ensemble "
-            "as it is, so that no test case has judged this choice"
+            f"Deploy {a.pipeline}: chosen on all cases together. The repeats, each with fewer groups, left the "
+            "ensemble as it is, so that no test case has judged this choice"
         )
     where = "on groups that it had not seen" if a.unseen else "on test cases"
     gaining = sum(gain > 0 for gain in a.by_group.values())

@@ -34,6 +34,7 @@ from lightning_calib.studies.member_pool import MemberPool
 from lightning_calib.studies.scores import ScoreRow, change_rows, interval_text, panels, score_rows
 
 HELD_OUT, START, CORRECTED, BEST = "held out", "out of fold", "corrected", "best temperature"
+_TICKS = ("held out", "folds", "corrected", "best T")
 _METRICS = ("nll", "ece", "ba_ece", "ace")
 _STORE = "out_of_fold"  # beside the run's outputs, as `train.py predict --out_of_fold` writes it
 _TEMPERATURES = "temperatures.json"
@@ -189,7 +190,7 @@ class CrossValidation(Study):
             "disagreement, and with the best temperature of that pool; 95 % intervals."
         )
         picture = Picture(
-            "cross-validation", series_figure(panels(rows, names, settings, _METRICS), settings, ""), caption, wide=True
+            "cross-validation", series_figure(panels(rows, names, settings, _METRICS), _TICKS, ""), caption, wide=True
         )
         lead = (
             "Users of cross-validation have no cases that none of their networks has seen. Calibrators fitted on "

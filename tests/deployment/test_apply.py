@@ -65,6 +65,20 @@ def test_masks_hold_the_values_of_the_trainings_masks(run, deployed, tmp_path):
         np.testing.assert_array_equal(picture, found["mask"].numpy())
 
 
+def test_a_bundle_is_whole_by_itself(run, deployed, tmp_path):
+    """It takes images where the run is not, and redeploying replaces it."""
+    options = ["--calibration", run / "calibration", "--pipeline", "cms_op(p)", "--bundle"]
+    for _ in range(2):
+        assert calibrate("deploy", *options, "--destination", tmp_path / "here") == 0
+    there = (tmp_path / "here").rename(tmp_path / "there")
+    known = Deployment.load(there)
+    assert [member.checkpoint for member in known.members] == ["networks/0.ckpt", "networks/1.ckpt"]
+    assert [member.sha256 for member in known.members] == [m.sha256 for m in Deployment.load(deployed).members]
+    one = next((run / "pictures").iterdir())
+    first, second = (CalibratedEnsemble.load(folder).scores_of([one])[0] for folder in (deployed, there))
+    assert (first == second).all()
+
+
 def test_workers_write_the_same_bytes(run, deployed, tmp_path):
     common = ["--deployed", deployed, "--images", run / "pictures", "--trust", "true"]
     for name, more in (("one", []), ("two", ["--workers", 2])):
