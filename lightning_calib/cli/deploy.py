@@ -3,12 +3,13 @@
 import json as json_format
 from pathlib import Path
 
+from lightning_calib.calibrators import Pipeline
 from lightning_calib.deployment.deploy import deploy as write
 from lightning_calib.deployment.deploy import write_deployment
 from lightning_calib.deployment.folder import CARD, Deployment
 from lightning_calib.deployment.refit import Cases
 from lightning_calib.deployment.regions import save_regions
-from lightning_calib.experiment.advice import Preserve
+from lightning_calib.experiment.advice import Preserve, stored_advice
 from lightning_calib.experiment.layout import find_runs
 from lightning_calib.experiment.regions import read_runs
 from lightning_calib.experiment.results import Results
@@ -69,8 +70,28 @@ def deploy(
     folder = destination or calibration.resolve().parent / "deployed"
     options = {"cases": cases, "repeat": repeat, "networks": networks, "preserve": preserve, "trust": trust}
     options |= {"bundle": bundle}
-    _say(write(results, store, folder, pipeline, **options), folder, json)
+    deployed = write(results, store, folder, pipeline, **options)
+    _say(deployed, folder, json)
+    if pipeline is None and not json and (told := simpler(calibration, preserve, deployed)):
+        print(told)
     return 0
+
+
+def simpler(calibration: Path, preserve: Preserve, written: Deployment) -> str | None:
+    """Which simpler pipelines are within noise of the deployed one, and why they were not taken; None without any."""
+    found = None if "selection" in written.fit else stored_advice(calibration, preserve)
+    if found is None or found[0].pipeline != written.pipeline:
+        return None
+    names = [written.pipeline, *found[0].within_noise]
+    size = {name: Pipeline.parse(name, written.num_classes).calibrator.num_identifiable for name in names}
+    few = sorted((name for name in names if size[name] < size[written.pipeline]), key=lambda name: size[name])
+    if not few:
+        return None
+    told = ", ".join(f"{name} ({size[name]})" for name in few)
+    return (
+        f"simpler and within noise of it on test, with their numbers of parameters: {told}; {written.pipeline} has "
+        f'{size[written.pipeline]}. They were not taken since test has no say in the choice: --pipeline "{few[0]}" does'
+    )
 
 
 def _say(written: Deployment, folder: Path, json: bool) -> None:

@@ -13,8 +13,9 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.statistics import IntervalKind
 from lightning_calib.experiment.summary import open_results
 from lightning_calib.functional.pooling import Pooling
+from lightning_calib.kit.files import sha256
 from lightning_calib.kit.tables import Table
-from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.manifest import MANIFEST, StoreError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.report.main_table import bounded, main_table
@@ -85,6 +86,9 @@ class Inputs:
             return cls(results, None, "no output store was given", preserve, intervals)
         try:
             store = OutputStore(folder, results.settings.get("members"))
+            if results.settings.get("outputs_sha256") not in (None, sha256(store.path / MANIFEST)):
+                told = f"{folder} is another store than the one that the run was made on, or has changed since"
+                return cls(results, None, told, preserve, intervals)
             return cls(results, store, preserve=preserve, intervals=intervals)
         except (StoreError, OSError) as problem:
             return cls(results, None, str(problem), preserve, intervals)

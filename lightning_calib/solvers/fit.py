@@ -72,6 +72,8 @@ def fit(
     """
     kind = choose_solver(calibrator) if solver == "auto" else solver
     batches = Batches(logits, target, ADAM_VOXELS if kind == "adam" else None)
+    if isinstance(logits, Tensor) and not logits.numel():
+        raise ValueError(f"logits of shape {tuple(logits.shape)} hold no voxel to fit on")
     _warn_of_probabilities(logits)
     if not list(calibrator.parameters()):
         nll, count = mean_nll(calibrator, batches, ignore_index, collective)

@@ -18,7 +18,9 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.kit.checksums import CHECKSUMS
 from lightning_calib.outputs.manifest import StoreError, read_header
 from lightning_calib.outputs.store import OutputStore
+from lightning_calib.report.inputs import Inputs
 from lightning_calib.segmenters import build_network
+from tests.stores import write_store
 from tests.torture.outcomes import called, damaged, note
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).touch()\nfrom lightning_calib.calibrators import Identity as Mine\n"
@@ -137,6 +139,15 @@ def test_a_deployment_must_be_of_its_calibrator(copy):
             CalibratedEnsemble.load(deployed)
         (deployed / "deployment.json").write_text(whole)
         note("hostile", "clear")
+
+
+def test_a_report_takes_no_maps_of_another_store(copy, tmp_path):
+    other = write_store(tmp_path / "other", cases=6, num_classes=3, shape=(8, 12), ignore_index=None, seed=1)
+    inputs = Inputs.open(copy / "calibration", other.path)
+    assert inputs.store is None
+    assert "another store than the one" in inputs.store_problem
+    assert Inputs.open(copy / "calibration", copy / "outputs").store is not None
+    note("hostile", "clear")
 
 
 def test_a_calibrator_that_is_not_finite_is_refused(copy):

@@ -47,6 +47,8 @@ BAD = {
     "nan": lambda: with_value(torch.nan),
     "inf": lambda: with_value(torch.inf),
     "-inf": lambda: with_value(-torch.inf),
+    "1e38": lambda: with_value(1e38),
+    "1e20": lambda: with_value(1e20),
     "float16": lambda: (voxels()[0].half() * 1e4, voxels()[1], {}),
     "one voxel": lambda: (*voxels(number=1), {}),
     "no voxel": lambda: (*voxels(number=0), {}),
