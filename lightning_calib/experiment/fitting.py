@@ -19,6 +19,7 @@ from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import (
     AdamSolver,
+    NewtonSolver,
     Solver,
     SolverName,
     TorchCollective,
@@ -99,6 +100,7 @@ class PipelineFitter:
         self.solver: SolverName = choose_solver(self.fresh()) if solver == "auto" else solver
         self.space = Space.of(self.fresh(), self.solver)
         self.start: dict[str, Tensor] | None = None
+        self.known: NewtonSolver | None = None  # counts and sample at the start, made once
         self.walk = self._kept(self.fresh().to(self.device))
 
     def fresh(self) -> Calibrator:
@@ -119,7 +121,7 @@ class PipelineFitter:
         calibrator = self.fresh()
         if self.warm:
             calibrator.load_state_dict(self._warm_start())
-        solver = self._solve(calibrator.to(self.device), values)
+        solver = self._solve(calibrator.to(self.device), values, self._known())
         if isinstance(solver, AdamSolver):
             nll, val = solver.best_nll, list(enumerate(solver.history, start=1))
         else:
@@ -144,6 +146,7 @@ class PipelineFitter:
             max_epochs=self.max_epochs,
             start=self._warm_start() if self.warm else None,
             walk=self.walk if same_place else self._kept(self.fresh()),
+            known=self._known() if same_place else None,
             val_every_pass=False,
             **values,  # type: ignore[arg-type]  # floats and integers as the space draws them
         )
@@ -187,10 +190,21 @@ class PipelineFitter:
         except (OSError, SafetensorError):
             return None
 
-    def _solve(self, calibrator: Calibrator, values: Values) -> Solver:
+    def _known(self) -> NewtonSolver | None:
+        """Counts and sample at the common start of all fits."""
+        calibrator = self.fresh()
+        if self.known is None and self.warm and self.walk is not None and isinstance(calibrator, LinearCalibrator):
+            calibrator.load_state_dict(self._warm_start())
+            looking = NewtonSolver(calibrator.to(self.device), ignore_index=self.data.ignore_index, walk=self.walk)
+            self.known = looking.learn(DeviceBatches(self.data.batches("cal"), self.device, self.walk))
+        return self.known
+
+    def _solve(self, calibrator: Calibrator, values: Values, known: NewtonSolver | None = None) -> Solver:
         """The epochs that ``CalibrationTask`` takes, without the cost of a Trainer for every trial."""
         options: dict[str, Any] = dict(values) | ({"max_epochs": self.max_epochs} if self.solver == "adam" else {})
         options |= {"ignore_index": self.data.ignore_index, "walk": self.walk}
+        if known is not None:
+            options["known"] = known
         if self.solver == "adam" and dist.is_available() and dist.is_initialized():  # its batches come in shares
             options["collective"] = TorchCollective(device=self.device)
         solver = make_solver(calibrator, self.solver, **options)

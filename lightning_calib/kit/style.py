@@ -25,7 +25,7 @@ BACKGROUND_COLOUR, DARK = "#D9DCE1", "#5B6470"
 # One meaning for a colour: blue is calibrated or better, vermillion is wrong or worse, and no class has them.
 # Further classes: Tol's muted scheme, then Kelly-like tints, none of them close to the first ones.
 _CLASS_COLOURS = (
-    *(ORANGE, SKY, GREEN, PURPLE, YELLOW),
+    *(GREEN, PURPLE, SKY, YELLOW, ORANGE),
     *("#332288", "#882255", "#117733", "#999933", "#661100", "#6699CC", "#AA4466", "#44AA99", "#888888"),
     *("#DDCC77", "#4B0055", "#A6761D", "#B2DF8A", "#7A4E9F", "#F4A6A6"),
 )

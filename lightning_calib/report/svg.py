@@ -4,6 +4,7 @@ import base64
 import io
 import re
 from itertools import count
+from urllib.parse import quote, unquote
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +15,12 @@ from lightning_calib.kit.style import BLUE, FAINT, INK, look
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _PAGE = {BLUE: "var(--good)", INK: "currentColor", FAINT: "var(--faint)"}  # colours that follow the page's
 _HOT = "hot:"
-_TOLD = re.compile(rf'<g id="{_HOT}([^"]*)">')
+# The marker that matplotlib draws for a hot place: its text, x and y.
+_MARKER = re.compile(
+    rf'<g id="{_HOT}([^"]*)">\s*(?:<defs>.*?</defs>\s*)?<g[^>]*>\s*<use [^>]*?x="([-\d.]+)" y="([-\d.]+)"[^>]*/>\s*</g>'
+    r"\s*</g>",
+    re.DOTALL,
+)
 _ROOT = re.compile(r"<svg[^>]*?viewBox=\"0 0 ([\d.]+) ([\d.]+)\"[^>]*>", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _FONT = re.compile(r"font-family: [^;\"]*;? ?|(?<=font: )([^;\"]*?px) [^;\"]*")
@@ -29,7 +35,7 @@ def hot(axes: Axes, x: float, y: float, text: str) -> None:
         y: place.
         text: what it tells.
     """
-    axes.plot([x], [y], marker="o", markersize=9, alpha=0, linestyle="", gid=f"{_HOT}{text}", zorder=9)
+    axes.plot([x], [y], marker="o", markersize=9, alpha=0, linestyle="", gid=f"{_HOT}{quote(text)}", zorder=9)
 
 
 class SvgWriter:
@@ -59,7 +65,7 @@ class SvgWriter:
         root = _ROOT.search(svg)
         assert root is not None, "matplotlib writes a viewBox from the origin"
         body = _METADATA.sub("", svg[root.end() :])
-        body = _TOLD.sub(r'<g class="hot" data-tip="\1">', body)
+        body = _MARKER.sub(_circle, body)
         body = _PNG.sub(_as_webp, _own_ids(body, f"f{next(self._numbers)}-"))
         body = _FONT.sub(lambda match: f"{match[1]} inherit" if match[1] else "", body)
         body = (
@@ -69,6 +75,12 @@ class SvgWriter:
         )
         width, height = (f"{float(size):g}" for size in root.groups())
         return f'<svg role="img" aria-label="{_attribute(label)}" viewBox="0 0 {width} {height}">{body.strip()}'
+
+
+def _circle(marker: re.Match[str]) -> str:
+    """A hot place as one short element."""
+    text, x, y = marker.groups()
+    return f'<circle class="hot" cx="{x}" cy="{y}" r="5" fill-opacity="0" data-tip="{_attribute(unquote(text))}"/>'
 
 
 def _own_ids(svg: str, prefix: str) -> str:

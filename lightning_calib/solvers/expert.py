@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lightning_calib.solvers.coordinates import Coordinates
 from lightning_calib.solvers.hessian import DenseHessian, Hessian, ProductHessian
 from lightning_calib.solvers.model import Regularizer, SampleModel
 from lightning_calib.solvers.projected import cubic_minimum, minimize, projected_gradient, quadratic_minimum
@@ -22,7 +23,7 @@ PROMISE = 1e-7
 
 FIRST_DAMPING, DAMPING_UP, DAMPING_DOWN, SMALLEST_DAMPING = 1e-4, 30.0, 0.1, 1e-9
 RESAMPLED_DAMPING = 1e-6  # at most, with a new sample: doubts about the old one no longer count
-INNER_STEPS = 30
+INNER_STEPS, EXACT_STEPS = 12, 30  # of models, and of those that are the objective itself
 
 # Steps after which the Hessian is taken anew at the current point.
 REFRESH = 12
@@ -34,12 +35,15 @@ Phase = Literal["explore", "refine", "search"]
 Outcome = Literal["gradient", "stalled", "too few voxels"]
 
 
+def is_dense(coordinates: Coordinates) -> bool:
+    """Whether Hessians are small enough to be written down."""
+    fits = coordinates.num_experts * coordinates.size**2 <= DENSE_ENTRIES
+    return coordinates.small or (coordinates.num_classes <= DENSE_CLASSES and fits)
+
+
 def hessian_at(model: SampleModel, theta: Tensor) -> Hessian:
     """Dense where that is small enough."""
-    coordinates = model.coordinates
-    fits = coordinates.num_experts * coordinates.size**2 <= DENSE_ENTRIES
-    dense = coordinates.small or (coordinates.num_classes <= DENSE_CLASSES and fits)
-    return DenseHessian(model, theta) if dense else ProductHessian(model, theta)
+    return DenseHessian(model, theta) if is_dense(model.coordinates) else ProductHessian(model, theta)
 
 
 @dataclass(frozen=True)
@@ -240,8 +244,8 @@ class ExpertFit:
         """The minimum of the model with the exact slope at the best point."""
         self.curvature.forget()
         model.anchor(self.best.theta, self.best.data_gradient, 0.0 if model.complete else self.damping)
-        tolerance = self.tolerance / 4 if model.complete else math.inf
-        return minimize(model, hessian_at, self.best.theta, INNER_STEPS, tolerance)
+        steps, tolerance = (EXACT_STEPS, self.tolerance / 4) if model.complete else (INNER_STEPS, math.inf)
+        return minimize(model, hessian_at, self.best.theta, steps, tolerance)
 
     def _refine(self, model: SampleModel) -> Tensor:
         """The minimum of the corrected quadratic."""

@@ -61,7 +61,7 @@ class SampleModel:
         sample: voxels of the expert.
         mass: sum of the weights of all voxels, of all experts.
         regularizer: ``R`` and ridge.
-        complete: whether the sample holds all voxels, so that the model is the objective itself.
+        complete: whether the model is the objective itself, of all voxels, and can be solved as exactly.
     """
 
     def __init__(self, sample: Sample, mass: float, regularizer: Regularizer, complete: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Full-batch fits of linear calibrators: one pass over the voxels gives one step of every expert."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lightning_calib.calibrators import LinearCalibrator
 from lightning_calib.functional.penalty import Reduction, expert_share
-from lightning_calib.solvers.base import PassSolver, SolverName, strengths
+from lightning_calib.solvers.base import Batch, PassSolver, SolverName, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.coordinates import coordinates_of
-from lightning_calib.solvers.expert import DENSE_CLASSES, ExpertFit
+from lightning_calib.solvers.expert import DENSE_CLASSES, ExpertFit, is_dense
 from lightning_calib.solvers.model import Regularizer, SampleModel
 from lightning_calib.solvers.objective import EPS, LAM, MU
 from lightning_calib.solvers.sample import Sample
@@ -120,6 +120,7 @@ class NewtonSolver(PassSolver):
         self.samples: list[Sample] = []
         self.largest: list[Tensor] = []  # magnitudes of logits in this pass
         self.history: list[float] = []
+        self.informed = known is not None
         if known is not None:
             self._prepare(known._counts(), known.samples)
             self._look()
@@ -170,13 +171,28 @@ class NewtonSolver(PassSolver):
             if self.survey is not None:
                 self.survey.add(chunk)
 
+    def learn(self, batches: Iterable[Batch]) -> Self:
+        """Counts and sample at the start, by two passes and no step: other fits take them over as ``known``."""
+        for _ in range(2):
+            self._take_pass(batches)
+            self._check_size()
+            self._prepare(*self._surveyed())
+            self.survey = self._new_survey()
+            self._begin_pass()
+        return self
+
+    def _surveyed(self) -> tuple[Counts, list[Sample]]:
+        """What the survey of this pass found."""
+        assert self.survey is not None
+        return self.survey.finish(self.collective)
+
     @torch.no_grad()
     def end_pass(self, val_nll: float | None = None) -> None:
         """Accept or reject each expert's trial point, propose the next."""
         first = self.counts is None
         self._check_size()
         if self.survey is not None:
-            self._prepare(*self.survey.finish(self.collective))
+            self._prepare(*self._surveyed())
         if first and self._look():
             self.history.append(self._start_value())
         else:
@@ -184,7 +200,7 @@ class NewtonSolver(PassSolver):
         if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
             self._finish()
             return
-        due = self.passes == 1 or self.passes % RESAMPLE_PASSES == 0
+        due = (self.passes == 1 and not self.informed) or self.passes % RESAMPLE_PASSES == 0
         if due and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
             self._resample()
         self._begin_pass()
@@ -278,7 +294,7 @@ class NewtonSolver(PassSolver):
             voxels = int(counts.cells[number].sum())
             if expert.informed:
                 continue
-            complete = len(sample.weight) == voxels
+            complete = len(sample.weight) == voxels and is_dense(self.coordinates)
             expert.take(SampleModel(sample, counts.mass, expert.regularizer, complete), self.tolerance)
             if voxels < self.min_voxels:
                 expert.rest(float(counts.identity_loss[number]) / counts.mass)

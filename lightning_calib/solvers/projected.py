@@ -97,7 +97,9 @@ def minimize(
             hessian = hessian_at(model, theta)
             hessian.damping, fresh = model.damping + damping * model.metric, True
         goal = min(hessian.accuracy * start, max(tolerance, ROUNDING * start))
-        step = quadratic_minimum(hessian, gradient, lower - theta, upper - theta, goal / 4)
+        step = quadratic_minimum(
+            hessian, gradient, lower - theta, upper - theta, max(goal, size * hessian.accuracy) / 4
+        )
         before, slope, last = theta, gradient, size
         theta, value, gradient, moved = _search(model, theta, value, gradient, step)
         size = float(projected_gradient(theta, gradient, lower, upper).abs().max())

@@ -16,7 +16,16 @@ from lightning_calib.calibrators import Calibrator, Identity, build
 from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.devices import ahead
 from lightning_calib.functional.penalty import Reduction
-from lightning_calib.solvers import AdamSolver, Certificate, PassSolver, Solver, SolverName, choose_solver, make_solver
+from lightning_calib.solvers import (
+    AdamSolver,
+    Certificate,
+    NewtonSolver,
+    PassSolver,
+    Solver,
+    SolverName,
+    choose_solver,
+    make_solver,
+)
 from lightning_calib.solvers.adam import check_rates
 from lightning_calib.solvers.base import Batch as SolverBatch
 from lightning_calib.solvers.base import BatchKind
@@ -94,6 +103,7 @@ class CalibrationTask(LightningModule):
         walk: prepared voxels for newton and its NLL on ``val``, see ``KeptWalk``.
         val_every_pass: judge newton on ``val`` after every pass; otherwise at the end only.
         reduction: ``mean`` or ``sum`` of the penalty over the experts of a conditional calibrator.
+        known: an earlier fit of newton on the same voxels, which need not be counted and drawn again.
 
     Attributes:
         machine: the solver, once a fit has begun.
@@ -126,11 +136,12 @@ class CalibrationTask(LightningModule):
         walk: Walk | None = None,
         val_every_pass: bool = True,
         reduction: Reduction = "mean",
+        known: NewtonSolver | None = None,
     ) -> None:
         super().__init__()
         check_rates(lr, patience, weight_decay)
         named = isinstance(calibrator, str)
-        self.save_hyperparameters(ignore=["start", "walk", *([] if named else ["calibrator"])])
+        self.save_hyperparameters(ignore=["start", "walk", "known", *([] if named else ["calibrator"])])
         self.automatic_optimization = False
         self.calibrator = build(calibrator, num_classes, spatial_dims) if isinstance(calibrator, str) else calibrator
         if start is not None:
@@ -139,6 +150,8 @@ class CalibrationTask(LightningModule):
         self.solver: SolverName = choose_solver(self.calibrator) if solver == "auto" else solver
         self.options: dict[str, Any] = {"lam": lam, "mu": mu, "eps": eps, "ignore_index": ignore_index, "walk": walk}
         self.options["reduction"] = reduction
+        if known is not None:
+            self.options["known"] = known
         if self.solver == "adam":
             self.options |= {"lr": lr, "patience": patience, "weight_decay": weight_decay, "max_epochs": max_epochs}
         self.machine: Solver | None = None

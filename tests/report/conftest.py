@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import load_calibrator, save_calibrator
+from lightning_calib.kit.checksums import note_checksums
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.report.build import build_report
 from tests.experiment.synthetic import write_outputs, write_results
@@ -31,6 +32,7 @@ def move_temperatures(path: Path) -> None:
     with torch.no_grad():
         calibrator.convolutions.weight.add_(0.02)
     save_calibrator(path, calibrator)
+    note_checksums(path.parent, [path.name])
 
 
 @pytest.fixture(scope="session")

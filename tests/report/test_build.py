@@ -12,6 +12,7 @@ import torch
 from lightning_calib.cli.calibrate import main
 from lightning_calib.experiment import layout
 from lightning_calib.experiment.results import Results
+from lightning_calib.kit.checksums import CHECKSUMS
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
@@ -176,6 +177,8 @@ def small(tmp_path_factory):
 @pytest.fixture
 def damaged(small, tmp_path):
     shutil.copytree(small, tmp_path / "run")
+    for noted in (tmp_path / "run").rglob(CHECKSUMS):  # what is changed here is to be met, not to be noticed before
+        noted.unlink()
     settings = tmp_path / "run" / "calibration" / layout.SETTINGS
     facts = json.loads(settings.read_text(encoding="utf-8"))
     settings.write_text(json.dumps(facts | {"outputs": str(tmp_path / "run" / "outputs")}), encoding="utf-8")

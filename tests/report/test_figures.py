@@ -1,5 +1,7 @@
 """Figures show the numbers that they are given, and leave no global state behind."""
 
+import html
+import re
 import warnings
 
 import matplotlib
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lightning_calib.functional.binning import BinTable
-from lightning_calib.kit.style import class_colours
+from lightning_calib.kit.style import class_colours, new_figure
+from lightning_calib.report.curves import ClassCurve, Risk, class_figure, risk_figure
 from lightning_calib.report.figures import (
     BandProfile,
     Difference,
@@ -24,7 +27,7 @@ from lightning_calib.report.figures import (
 )
 from lightning_calib.report.heatmaps import Matrix, matrix_figure, without_common_part
 from lightning_calib.report.sections.curves import pooled_curve
-from lightning_calib.report.svg import SvgWriter
+from lightning_calib.report.svg import SvgWriter, hot
 
 CURVE = Reliability("toy", np.array([np.nan, 0.5, 0.9]), np.array([np.nan, 0.4, 0.95]), np.array([0.0, 10, 90]))
 
@@ -124,6 +127,31 @@ def test_figures_take_over_the_colours_of_the_page():
     assert "currentColor" in svg
     assert "#20242b" not in svg.lower()
     assert "DejaVu" not in svg
+
+
+def test_hot_places_tell_their_values_as_text():
+    figure = new_figure(2, 2)
+    axes = figure.subplots()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    hot(axes, 0.5, 0.5, '"a" & <b>: 5 %')
+    hot(axes, 0.25, 0.5, "next to it")
+    svg = SvgWriter().write(figure, "hot")
+    told = re.findall(
+        r'<circle class="hot" cx="([\d.]+)" cy="([\d.]+)" r="5" fill-opacity="0" data-tip="([^"]*)"/>', svg
+    )
+    assert [html.unescape(text) for _, _, text in told] == ['"a" & <b>: 5 %', "next to it"]
+    assert float(told[0][0]) > float(told[1][0])
+    assert told[0][1] == told[1][1]
+    assert "hot:" not in svg
+
+
+def test_class_panels_and_risk_show_what_they_are_given():
+    curve = ClassCurve(np.array([0.1, 0.9]), np.array([0.2, np.nan]))
+    figure = class_figure({"road": {"identity(p)": curve}, "sky": {"identity(p)": curve}})
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["road", "sky"]
+    np.testing.assert_array_equal(figure.axes[0].lines[1].get_xydata(), [[0.1, 0.2]])
+    shown = risk_figure({"ts(p)": Risk(np.array([0.5, 1.0]), np.array([0.0, 0.2]))})
+    assert shown.axes[0].lines[0].get_xydata()[-1].tolist() == [1.0, 0.2]
 
 
 def test_a_matrix_of_zeros_can_be_drawn():

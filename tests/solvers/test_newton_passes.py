@@ -160,6 +160,25 @@ def test_warm_start_needs_fewer_passes_and_ends_at_the_same_place():
     assert warm.objective == pytest.approx(cold.objective, abs=1e-9)
 
 
+@pytest.mark.parametrize("sample_size", [40, 10_000])
+def test_what_is_learned_at_a_start_serves_fits_of_other_strengths(sample_size):
+    logits, target = data(torch.float64)
+    parts = batches(logits, target)
+    start = fresh("cdc", 3)
+    fit(start, logits, target)
+    before = start.state_dict()["weight"].clone()
+    known = NewtonSolver(start, sample_size=sample_size).learn(parts)
+    assert torch.equal(start.state_dict()["weight"], before)
+    assert known.passes == 0
+    warm = fresh("cdc", 3)
+    warm.load_state_dict(start.state_dict())
+    solver = NewtonSolver(warm, lam=1e-2, known=known)
+    assert solver.survey is None
+    found, expected = solver.solve(parts), fit(fresh("cdc", 3), logits, target, lam=1e-2)
+    assert found.objective == pytest.approx(expected.objective, abs=1e-9)
+    assert found.expert_voxels == expected.expert_voxels
+
+
 def test_certificate_is_json():
     logits, target = data()
     certificate = fit(fresh("cms_op", 3, torch.float32), logits, target)

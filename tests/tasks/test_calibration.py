@@ -72,9 +72,9 @@ def test_newton_resumes_where_it_was_interrupted(store, tmp_path):
         return task, data
 
     whole, data = run(299)
-    assert whole.certificate.passes > 2
-    assert run(2)[0].certificate is None
-    for epochs, start in ((300, "2.ckpt"), (301, "300.ckpt")):  # in the middle; after the end
+    assert whole.certificate.passes > 1
+    assert run(1)[0].certificate is None
+    for epochs, start in ((300, "1.ckpt"), (301, "300.ckpt")):  # in the middle; after the end
         resumed, _ = run(epochs, tmp_path / start)
         assert resumed.certificate.to_dict() == whole.certificate.to_dict()
         assert resumed.curve == whole.curve

@@ -31,19 +31,21 @@ def contrasted(inputs: Inputs, bins: int = BINS) -> dict[str, str]:
     aces = {name: mean_ace(inputs.results, name, bins) for name in rivals}
     best = min(aces, key=lambda name: aces[name], default=None)
     keeping = min((n for n in aces if parsed[n].preserves == "order"), key=lambda name: aces[name], default=None)
-    wanted = (  # in the order of the styles of lines
-        (inputs.results.summary["uncalibrated"], "uncalibrated ensemble"),
-        (str(inputs.recommended), "recommended"),
+    plain, chosen = inputs.results.summary["uncalibrated"], str(inputs.recommended)
+    wanted = (
         ("identity(p0)", "single model"),
         (best and inputs.uncalibrated(parsed[best]), "uncalibrated ensemble"),
         (best, "lowest ACE"),
         (keeping, "lowest ACE, order preserving"),
+        (plain, "uncalibrated ensemble of lower NLL"),
+        (chosen, "recommended"),
     )
     told: dict[str, str] = {}
     for name, role in wanted:
         if name in parsed:
             told.setdefault(name, role)
-    return told
+    first = [name for name in (plain, chosen) if name in told]  # they have the first styles of lines
+    return {name: told[name] for name in dict.fromkeys([*first, *told])}
 
 
 def mean_ace(results: Results, pipeline: str, bins: int = BINS) -> float:

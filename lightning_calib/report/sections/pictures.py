@@ -35,7 +35,7 @@ def confidences(inputs: Inputs) -> Section:
     names, background = store.manifest.class_names, store.manifest.background
     caption = (
         f"Test cases of repeat {repeat}, from the hardest (largest NLL without calibration) to the easiest. "
-        f"Orange: wrong. "
+        f"Red: wrong. "
         f"Confidence before: {inputs.uncalibrated(pipeline)}; after: {pipeline}. "
         f"Good confidences are low where the errors are, and high elsewhere.{_blank_note(maps)}"
     )
@@ -72,7 +72,7 @@ def worst_cases(inputs: Inputs) -> Section:
     body: list[list[str | Cell]] = [
         [Cell(row.case, style="code"), *(format_score(score, row.score(score.key)) for score in shown)] for row in worst
     ]
-    caption = f"Test cases of repeat {repeat} with the largest NLL after {pipeline}. Orange: wrong.{_blank_note(maps)}"
+    caption = f"Test cases of repeat {repeat} with the largest NLL after {pipeline}. Red: wrong.{_blank_note(maps)}"
     figure = confidence_figure(maps, manifest.class_names, manifest.background)
     lead = "Where is the calibrated model wrong, and does it know? Look at these images, and at their masks."
     table = Table.of("worst", "The same cases: scores after calibration.", head, body)
