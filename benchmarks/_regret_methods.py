@@ -11,11 +11,11 @@ from lightning_calib.calibrators import Calibrator, Identity, Pipeline, Pipeline
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.guard import Guard
 from lightning_calib.deployment.statistics import case_statistics
-from lightning_calib.experiment.evidence import Evidence
-from lightning_calib.experiment.ladder import LADDER
-from lightning_calib.experiment.search import search
-from lightning_calib.experiment.selection import choose
-from lightning_calib.experiment.stacking import stack_by_groups, stacks_of
+from lightning_calib.experiment.search.search import search
+from lightning_calib.experiment.selection.evidence import Evidence
+from lightning_calib.experiment.selection.ladder import LADDER
+from lightning_calib.experiment.selection.select import choose
+from lightning_calib.experiment.selection.stacking import stack_by_groups, stacks_of
 from lightning_calib.outputs.stored import CaseStream, StoredOutputsDataModule
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import fit

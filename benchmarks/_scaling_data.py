@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import lightning_calib as lc
-from lightning_calib.experiment.workload import Extent
+from lightning_calib.experiment.cost.workload import Extent
 from lightning_calib.outputs.store import OutputStore
 
 MEMBERS = 5

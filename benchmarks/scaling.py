@@ -19,11 +19,11 @@ from _scaling_data import PAPER, DataSet, made_up_store
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from lightning_calib.experiment.cost import Cost, cost_of, modelled
+from lightning_calib.experiment.cost.estimate import Cost, cost_of, modelled
+from lightning_calib.experiment.cost.rates import measure
+from lightning_calib.experiment.cost.schedule import finish_time
+from lightning_calib.experiment.cost.workload import STAGES, Model
 from lightning_calib.experiment.plan import Experiment
-from lightning_calib.experiment.rates import measure
-from lightning_calib.experiment.schedule import finish_time
-from lightning_calib.experiment.workload import STAGES, Model
 from lightning_calib.kit.files import write_csv
 from lightning_calib.kit.noise import quiet
 

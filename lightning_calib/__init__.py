@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lightning_calib.callbacks.predictions import StorePredictions, store_outputs
     from lightning_calib.deployment import CalibratedEnsemble
     from lightning_calib.executors.base import Executor, register_executor
-    from lightning_calib.experiment.trackers import register_tracker
+    from lightning_calib.experiment.tracking.trackers import register_tracker
     from lightning_calib.metrics.score import Score, register_score
     from lightning_calib.outputs.store import OutputStore
     from lightning_calib.studies.base import Study, register_study
@@ -40,7 +40,7 @@ _PLACES = {
     "lightning_calib.callbacks.predictions": ("StorePredictions", "store_outputs"),
     "lightning_calib.deployment": ("CalibratedEnsemble",),
     "lightning_calib.executors.base": ("Executor", "register_executor"),
-    "lightning_calib.experiment.trackers": ("register_tracker",),
+    "lightning_calib.experiment.tracking.trackers": ("register_tracker",),
     "lightning_calib.metrics.score": ("Score", "register_score"),
     "lightning_calib.outputs.store": ("OutputStore",),
     "lightning_calib.studies.base": ("Study", "register_study"),

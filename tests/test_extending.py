@@ -9,7 +9,7 @@ import pytest
 
 from lightning_calib.calibrators import CALIBRATORS
 from lightning_calib.executors.base import EXECUTORS
-from lightning_calib.experiment.trackers import TRACKERS
+from lightning_calib.experiment.tracking.trackers import TRACKERS
 from lightning_calib.kit import registry
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.build import build_report

@@ -5,7 +5,7 @@ import os
 import shutil
 
 from lightning_calib.executors.local import available_cores
-from lightning_calib.experiment.cost import Cost
+from lightning_calib.experiment.cost.estimate import Cost
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.kit.progress import spoken
 

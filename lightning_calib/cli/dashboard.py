@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from lightning_calib.experiment.dashboard import workspace
+from lightning_calib.experiment.tracking.dashboard import workspace
 
 
 def dashboard(

@@ -16,8 +16,8 @@ from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.regions import read_runs, write_runs
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.trackers import named_wandb_run
-from lightning_calib.experiment.tracking import Runs
+from lightning_calib.experiment.tracking.trackers import named_wandb_run
+from lightning_calib.experiment.tracking.tracking import Runs
 from lightning_calib.kit.noise import quiet
 from lightning_calib.outputs.manifest import MANIFEST, Manifest
 from lightning_calib.outputs.store import OutputStore

@@ -8,8 +8,8 @@ from pytorch_lightning.loggers import Logger
 from lightning_calib.calibrators import PipelineName
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import fit_folder, save_fit, say
-from lightning_calib.experiment.draws import TrialRow
-from lightning_calib.experiment.search import search as run_search
+from lightning_calib.experiment.search.draws import TrialRow
+from lightning_calib.experiment.search.search import search as run_search
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName

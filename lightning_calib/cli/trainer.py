@@ -14,8 +14,8 @@ from pytorch_lightning.loggers import WandbLogger
 
 from lightning_calib.cli.run_folder import Checkpoint, MemberFolder, RunError
 from lightning_calib.datasets.corruptions import Severity
-from lightning_calib.experiment.handover import log_config
-from lightning_calib.experiment.trackers import known_mlflow_run, named_wandb_run
+from lightning_calib.experiment.tracking.handover import log_config
+from lightning_calib.experiment.tracking.trackers import known_mlflow_run, named_wandb_run
 from lightning_calib.kit.files import digest, sha256, write_text
 from lightning_calib.outputs.manifest import Keep, StoreDtype
 

@@ -8,10 +8,10 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.fitting import fit_again, fresh
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.selection_records import calibrator_path
-from lightning_calib.experiment.space import Values
-from lightning_calib.experiment.stack_jobs import fit_stack
-from lightning_calib.experiment.stacking import is_stack
+from lightning_calib.experiment.search.space import Values
+from lightning_calib.experiment.selection.records import calibrator_path
+from lightning_calib.experiment.selection.stack_jobs import fit_stack
+from lightning_calib.experiment.selection.stacking import is_stack
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule

@@ -11,12 +11,12 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 
 from lightning_calib.calibrators.base import Calibrator
 from lightning_calib.experiment import records
-from lightning_calib.experiment.draws import round_of
 from lightning_calib.experiment.fitting import PipelineFitter, curve_rows
 from lightning_calib.experiment.parts import TRIALS, TrialJob
 from lightning_calib.experiment.plan import FitJob
 from lightning_calib.experiment.rows import CurveRow
-from lightning_calib.experiment.search import SearchResult, attempt_trial, run_trials, trials_of
+from lightning_calib.experiment.search.draws import round_of
+from lightning_calib.experiment.search.search import SearchResult, attempt_trial, run_trials, trials_of
 from lightning_calib.experiment.work import Work, make_trainer
 from lightning_calib.solvers.adam import MAX_EPOCHS
 from lightning_calib.tasks.calibration import CalibrationTask

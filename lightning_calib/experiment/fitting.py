@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, Identity, LinearCalibrator, PipelineName, build
 from lightning_calib.experiment.rows import CurveRow
-from lightning_calib.experiment.space import Space, Values
+from lightning_calib.experiment.search.space import Space, Values
 from lightning_calib.functional.devices import device_of
 from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.stored import StoredOutputsDataModule

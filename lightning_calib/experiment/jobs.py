@@ -4,8 +4,8 @@ from lightning_calib.experiment.evaluation_jobs import evaluation_job, shard_job
 from lightning_calib.experiment.fit_jobs import fit_job, trial_job
 from lightning_calib.experiment.parts import PoolJob, ShardJob, TrialJob
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
-from lightning_calib.experiment.selection_jobs import SelectionJob, selection_job
-from lightning_calib.experiment.stack_jobs import stack_job
+from lightning_calib.experiment.selection.jobs import SelectionJob, selection_job
+from lightning_calib.experiment.selection.stack_jobs import stack_job
 from lightning_calib.experiment.work import Work
 from lightning_calib.outputs.cache import CaseCache
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
-from lightning_calib.experiment.draws import rounds
 from lightning_calib.experiment.layout import RESULTS_VERSION
+from lightning_calib.experiment.search.draws import rounds
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import digest, sha256
@@ -24,7 +24,7 @@ from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
 
 if TYPE_CHECKING:
-    from lightning_calib.experiment.cost import Cost
+    from lightning_calib.experiment.cost.estimate import Cost
     from lightning_calib.experiment.results import Results
 
 SelectionBy = Literal["auto", "paper", "groups"]
@@ -161,7 +161,7 @@ class Experiment:
 
     def cost(self) -> "Cost":
         """What is left to do of it, in processor time, disk and memory, from figures measured now on a few voxels."""
-        from lightning_calib.experiment.cost import cost_of
+        from lightning_calib.experiment.cost.estimate import cost_of
 
         return cost_of(self)
 

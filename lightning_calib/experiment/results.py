@@ -30,7 +30,7 @@ from lightning_calib.experiment.rows import (
     read_cases,
     read_rows,
 )
-from lightning_calib.experiment.selection_records import SelectionRecord, read_selection
+from lightning_calib.experiment.selection.records import SelectionRecord, read_selection
 from lightning_calib.experiment.statistics import (
     REPLICATES,
     Interval,

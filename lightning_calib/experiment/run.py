@@ -22,7 +22,7 @@ from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.steps import evaluate_all, fit_all, pool_all, select_all, sweep
 from lightning_calib.experiment.summary import write_summary
-from lightning_calib.experiment.tracking import JOURNALS, Runs, Tracking, tracking
+from lightning_calib.experiment.tracking.tracking import JOURNALS, Runs, Tracking, tracking
 from lightning_calib.experiment.work import Work
 from lightning_calib.kit.checksums import CHECKSUMS, note_checksums
 from lightning_calib.kit.files import write_json

@@ -7,14 +7,15 @@ from functools import partial
 
 from lightning_calib.calibrators import build
 from lightning_calib.executors.base import Executor, Outcome
-from lightning_calib.experiment import layout, records, selection_records
-from lightning_calib.experiment.draws import rounds
+from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.jobs import Job, perform
 from lightning_calib.experiment.parts import PARTS, TRIALS, PoolJob, ShardJob, TrialJob, kinds_of, shards
 from lightning_calib.experiment.plan import EvaluationJob, FitJob
-from lightning_calib.experiment.selection_jobs import SelectionJob, maps_of, pending_selections, selection_hash
-from lightning_calib.experiment.space import Space
-from lightning_calib.experiment.trials import missing_places
+from lightning_calib.experiment.search.draws import rounds
+from lightning_calib.experiment.search.space import Space
+from lightning_calib.experiment.search.trials import missing_places
+from lightning_calib.experiment.selection import records as selection_records
+from lightning_calib.experiment.selection.jobs import SelectionJob, maps_of, pending_selections, selection_hash
 from lightning_calib.experiment.work import Work
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.progress import Display

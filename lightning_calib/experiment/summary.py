@@ -28,7 +28,7 @@ from lightning_calib.experiment.rows import (
     write_cases,
     write_rows,
 )
-from lightning_calib.experiment.selection_summary import selection_summary
+from lightning_calib.experiment.selection.summary import selection_summary
 from lightning_calib.experiment.statistics import (
     Floats,
     Interval,

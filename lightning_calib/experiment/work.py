@@ -9,10 +9,10 @@ from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.loggers.logger import Logger
 
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.journal import Journal
 from lightning_calib.experiment.parts import SHARD_VOXELS, ShardJob, part_path, shards, trial_folder
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
-from lightning_calib.experiment.tracking import JOURNALS
+from lightning_calib.experiment.tracking.journal import Journal
+from lightning_calib.experiment.tracking.tracking import JOURNALS
 from lightning_calib.functional.devices import accelerator_of
 
 _QUIET = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")

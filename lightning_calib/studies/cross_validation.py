@@ -13,7 +13,7 @@ from lightning_calib.calibrators import Calibrator, PipelineName
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.fitting import fit_again, fresh
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.stacking import is_stack
+from lightning_calib.experiment.selection.stacking import is_stack
 from lightning_calib.experiment.summary import join_tables
 from lightning_calib.functional.features import NEED_MEMBERS
 from lightning_calib.kit.files import digest, read_json, sha256, write_json

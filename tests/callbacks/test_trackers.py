@@ -15,7 +15,7 @@ from lightning_calib.callbacks.overlays import SampleOverlays, overlay
 from lightning_calib.cli.ensemble import Job, train_member
 from lightning_calib.cli.run_folder import MemberFolder
 from lightning_calib.cli.trainer import name_loggers
-from lightning_calib.experiment.trackers import known_mlflow_run
+from lightning_calib.experiment.tracking.trackers import known_mlflow_run
 from lightning_calib.kit.files import sha256
 from tests.references.wandb_file import wandb_records
 from tests.training import tiny_config, train

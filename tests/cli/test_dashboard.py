@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lightning_calib.cli.calibrate import main
-from lightning_calib.experiment.tracking import final_figures
+from lightning_calib.experiment.tracking.tracking import final_figures
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style")  # wandb-workspaces 0.4 on pydantic 2
 

@@ -3,12 +3,12 @@
 import pytest
 
 from lightning_calib.calibrators import PAPER_PIPELINES
-from lightning_calib.experiment.cost import Cost, cost_of, modelled, pending
+from lightning_calib.experiment.cost.estimate import Cost, cost_of, modelled, pending
+from lightning_calib.experiment.cost.rates import CalibratorRates, Rates, measure
+from lightning_calib.experiment.cost.schedule import finish_time
+from lightning_calib.experiment.cost.workload import PASSES, Extent, Model
 from lightning_calib.experiment.plan import Experiment, FitJob
-from lightning_calib.experiment.rates import CalibratorRates, Rates, measure
-from lightning_calib.experiment.schedule import finish_time
-from lightning_calib.experiment.selection_jobs import SelectionJob
-from lightning_calib.experiment.workload import PASSES, Extent, Model
+from lightning_calib.experiment.selection.jobs import SelectionJob
 from lightning_calib.solvers.stream import KEPT_BYTES
 from tests.experiment.settings import run_small, small_experiment
 from tests.experiment.synthetic import write_outputs

@@ -8,7 +8,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.loggers import CSVLogger
 
 from lightning_calib.experiment.fitting import curve_rows
-from lightning_calib.experiment.search import search
+from lightning_calib.experiment.search.search import search
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from tests.stores import write_store
 

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from lightning_calib.experiment.group_statistics import (
-    corrected_error,
-    group_gain,
-    groups_needed,
-    one_sided_p,
-    strongest_within,
-)
-from lightning_calib.experiment.ladder import (
+from lightning_calib.experiment.selection.ladder import (
     ALPHA,
     LADDER,
     HeldOut,
@@ -25,6 +18,13 @@ from lightning_calib.experiment.ladder import (
     climb,
     climb_without_each,
     ladder_order,
+)
+from lightning_calib.experiment.selection.statistics import (
+    corrected_error,
+    group_gain,
+    groups_needed,
+    one_sided_p,
+    strongest_within,
 )
 
 PATH = (math.inf, 1.0, 0.1)

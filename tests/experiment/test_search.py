@@ -17,12 +17,20 @@ from pytorch_lightning.loggers import CSVLogger
 from threadpoolctl import threadpool_limits
 
 from lightning_calib.calibrators import CALIBRATORS, build
-from lightning_calib.experiment.draws import draw, round_of, rounds
 from lightning_calib.experiment.fitting import PipelineFitter
-from lightning_calib.experiment.search import SearchError, search
-from lightning_calib.experiment.shared_trials import LOST_AFTER, OWNER, TrialQueue, began, is_lost, open_storage, owner
-from lightning_calib.experiment.space import PATIENCE, Space
-from lightning_calib.experiment.trials import KeptTrials
+from lightning_calib.experiment.search.draws import draw, round_of, rounds
+from lightning_calib.experiment.search.search import SearchError, search
+from lightning_calib.experiment.search.shared_trials import (
+    LOST_AFTER,
+    OWNER,
+    TrialQueue,
+    began,
+    is_lost,
+    open_storage,
+    owner,
+)
+from lightning_calib.experiment.search.space import PATIENCE, Space
+from lightning_calib.experiment.search.trials import KeptTrials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit, mean_nll
 from lightning_calib.solvers.stream import KeptWalk
@@ -132,7 +140,7 @@ def test_two_processes_share_a_journal(store, tmp_path):
     code = (
         "import json, os, sys, time; from pathlib import Path\n"
         "from lightning_calib.outputs.stored import StoredOutputsDataModule\n"
-        "from lightning_calib.experiment.search import search\n"
+        "from lightning_calib.experiment.search.search import search\n"
         "def meet(row):\n"  # after its first trial each waits for the other's, however long that one's imports took
         "    (Path(sys.argv[3]) / str(os.getpid())).touch()\n"
         "    while len(os.listdir(sys.argv[3])) < 2: time.sleep(0.01)\n"

@@ -9,12 +9,12 @@ import torch
 
 from lightning_calib.calibrators import build
 from lightning_calib.datasets.splits import make_folds
-from lightning_calib.experiment.crossfit import CrossFitter
-from lightning_calib.experiment.evidence import Evidence
-from lightning_calib.experiment.folds import FoldedVoxels, choose_level, draw, group_weights, inclusion
-from lightning_calib.experiment.group_fit import GroupFitter
-from lightning_calib.experiment.held_out import held_out_table
-from lightning_calib.experiment.selection import select_by_groups
+from lightning_calib.experiment.selection.crossfit import CrossFitter
+from lightning_calib.experiment.selection.evidence import Evidence
+from lightning_calib.experiment.selection.fit import GroupFitter
+from lightning_calib.experiment.selection.folds import FoldedVoxels, choose_level, draw, group_weights, inclusion
+from lightning_calib.experiment.selection.held_out import held_out_table
+from lightning_calib.experiment.selection.select import select_by_groups
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases

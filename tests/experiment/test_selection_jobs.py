@@ -6,13 +6,14 @@ import pytest
 
 from lightning_calib.calibrators import PipelineName, Stack, load_calibrator
 from lightning_calib.deployment.refit import refit
-from lightning_calib.experiment import layout, selection_jobs
-from lightning_calib.experiment.evidence import Evidence
+from lightning_calib.experiment import layout
 from lightning_calib.experiment.plan import Experiment
-from lightning_calib.experiment.selection import choose, select_by_groups
-from lightning_calib.experiment.selection_jobs import SelectionJob, group_level, pending_selections, selection_hash
-from lightning_calib.experiment.selection_records import read_selection
-from lightning_calib.experiment.stacking import stacks_of
+from lightning_calib.experiment.selection import jobs as selection_jobs
+from lightning_calib.experiment.selection.evidence import Evidence
+from lightning_calib.experiment.selection.jobs import SelectionJob, group_level, pending_selections, selection_hash
+from lightning_calib.experiment.selection.records import read_selection
+from lightning_calib.experiment.selection.select import choose, select_by_groups
+from lightning_calib.experiment.selection.stacking import stacks_of
 from lightning_calib.experiment.work import Work
 from tests.experiment.grouped import grouped_experiment, run_grouped, write_groups
 from tests.experiment.test_run import assert_same_files

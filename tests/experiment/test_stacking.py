@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lightning_calib.calibrators import PipelineName, load_calibrator, save_calibrator
-from lightning_calib.experiment.evidence import Evidence
-from lightning_calib.experiment.held_out import HeldOutSample
-from lightning_calib.experiment.selection import choose
-from lightning_calib.experiment.stacking import nll_without_each, stack_by_groups, stacks_of
+from lightning_calib.experiment.selection.evidence import Evidence
+from lightning_calib.experiment.selection.held_out import HeldOutSample
+from lightning_calib.experiment.selection.select import choose
+from lightning_calib.experiment.selection.stacking import nll_without_each, stack_by_groups, stacks_of
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.solvers import mean_nll
 from tests.experiment.test_selection import write

@@ -9,9 +9,9 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_calib.calibrators.pipeline import PipelineName
-from lightning_calib.experiment.journal import Follower, Journal
-from lightning_calib.experiment.trackers import wandb_mode
-from lightning_calib.experiment.tracking import JOURNALS, final_figures, tracking
+from lightning_calib.experiment.tracking.journal import Follower, Journal
+from lightning_calib.experiment.tracking.trackers import wandb_mode
+from lightning_calib.experiment.tracking.tracking import JOURNALS, final_figures, tracking
 from tests.experiment.settings import small_experiment
 from tests.experiment.synthetic import write_outputs
 from tests.references.wandb_file import wandb_records

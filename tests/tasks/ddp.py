@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
 
-from lightning_calib.experiment.search import search
+from lightning_calib.experiment.search.search import search
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.tasks.calibration import CalibrationTask
 from lightning_calib.tasks.evaluation import EvaluationTask

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lightning_calib.calibrators import Calibrator, PipelineName
-from lightning_calib.experiment.crossfit import CrossFitter
-from lightning_calib.experiment.folds import MIN_GROUPS, SAMPLE_VOXELS, FoldedVoxels
-from lightning_calib.experiment.group_fit import GroupFitter, sample_temperature
-from lightning_calib.experiment.held_out import HeldOutSample, held_out_sample, held_out_table
-from lightning_calib.experiment.ladder import LADDER, REFERENCE, HeldOut, ladder_order
+from lightning_calib.experiment.selection.crossfit import CrossFitter
+from lightning_calib.experiment.selection.fit import GroupFitter, sample_temperature
+from lightning_calib.experiment.selection.folds import MIN_GROUPS, SAMPLE_VOXELS, FoldedVoxels
+from lightning_calib.experiment.selection.held_out import HeldOutSample, held_out_sample, held_out_table
+from lightning_calib.experiment.selection.ladder import LADDER, REFERENCE, HeldOut, ladder_order
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside, StoredCases

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lightning_calib.calibrators import PipelineName, build
-from lightning_calib.experiment.group_statistics import one_sided_p, strongest_within
+from lightning_calib.experiment.selection.statistics import one_sided_p, strongest_within
 from lightning_calib.experiment.statistics import Floats
 
 REFERENCE = "identity(p)"

@@ -17,12 +17,12 @@ import torch
 
 from lightning_calib.calibrators import CALIBRATORS, Calibrator, LinearCalibrator, PipelineName, Stack, build
 from lightning_calib.executors.local import torch_threads
+from lightning_calib.experiment.cost.strips import Strips, once, seconds_of
 from lightning_calib.experiment.evaluation_jobs import evaluation_job
 from lightning_calib.experiment.fit_jobs import fit_job
 from lightning_calib.experiment.plan import EvaluationJob, Experiment, FitJob
-from lightning_calib.experiment.selection_jobs import candidates_of
-from lightning_calib.experiment.stacking import parts_of, with_parts
-from lightning_calib.experiment.strips import Strips, once, seconds_of
+from lightning_calib.experiment.selection.jobs import candidates_of
+from lightning_calib.experiment.selection.stacking import parts_of, with_parts
 from lightning_calib.experiment.work import Work
 from lightning_calib.functional.boundary import boundary_distance
 from lightning_calib.outputs.manifest import Member

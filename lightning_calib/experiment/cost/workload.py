@@ -1,7 +1,7 @@
 """The work of an experiment: how much it reads, how long each of its jobs takes, what it needs of memory and disk.
 
-The model multiplies what a voxel costs on this machine (:mod:`~lightning_calib.experiment.rates`) by the voxels that
-are read and by the passes that fits take. Passes alone are not measured on the spot.
+The model multiplies what a voxel costs on this machine (:mod:`~lightning_calib.experiment.cost.rates`) by the voxels
+that are read and by the passes that fits take. Passes alone are not measured on the spot.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from math import ceil, prod
 from typing import Literal
 
 from lightning_calib.calibrators import PipelineName, build
-from lightning_calib.experiment.crossfit import STRENGTHS, TEMPERATURE_STRENGTHS
-from lightning_calib.experiment.draws import rounds
-from lightning_calib.experiment.folds import MAX_FOLDS, SAMPLE_VOXELS
+from lightning_calib.experiment.cost.rates import Rates
 from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
-from lightning_calib.experiment.rates import Rates
-from lightning_calib.experiment.selection_jobs import SelectionJob, candidates_of
-from lightning_calib.experiment.space import Space
-from lightning_calib.experiment.stacking import parts_of, with_parts
+from lightning_calib.experiment.search.draws import rounds
+from lightning_calib.experiment.search.space import Space
+from lightning_calib.experiment.selection.crossfit import STRENGTHS, TEMPERATURE_STRENGTHS
+from lightning_calib.experiment.selection.folds import MAX_FOLDS, SAMPLE_VOXELS
+from lightning_calib.experiment.selection.jobs import SelectionJob, candidates_of
+from lightning_calib.experiment.selection.stacking import parts_of, with_parts
 from lightning_calib.functional.features import FEATURES
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.cache import FEATURES_OF, FOLDER, CaseCache, Kind

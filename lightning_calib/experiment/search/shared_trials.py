@@ -16,9 +16,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from lightning_calib.experiment.draws import TrialRow, round_of
-from lightning_calib.experiment.space import Space, Values, parameters
-from lightning_calib.experiment.trials import Trials
+from lightning_calib.experiment.search.draws import TrialRow, round_of
+from lightning_calib.experiment.search.space import Space, Values, parameters
+from lightning_calib.experiment.search.trials import Trials
 
 # What is noted on a trial: who runs it, on which place, and whether it was set aside.
 OWNER, PLACE, ABANDONED = "owner", "place", "abandoned"

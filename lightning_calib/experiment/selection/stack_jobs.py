@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from lightning_calib.calibrators import Calibrator, Identity
 from lightning_calib.experiment import records
-from lightning_calib.experiment.evidence import Evidence
 from lightning_calib.experiment.plan import FitJob
-from lightning_calib.experiment.selection_jobs import group_level
-from lightning_calib.experiment.stacking import Stacked, parts_of, stack_by_groups
+from lightning_calib.experiment.selection.evidence import Evidence
+from lightning_calib.experiment.selection.jobs import group_level
+from lightning_calib.experiment.selection.stacking import Stacked, parts_of, stack_by_groups
 from lightning_calib.experiment.work import Work
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.store import OutputStore

@@ -12,7 +12,7 @@ import optuna
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from lightning_calib.experiment.space import Space, Values, parameters
+from lightning_calib.experiment.search.space import Space, Values, parameters
 
 TrialRow = dict[str, Any]
 

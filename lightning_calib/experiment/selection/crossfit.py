@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_calib.calibrators import Identity, LinearCalibrator, PipelineName, TemperatureScaling, build
-from lightning_calib.experiment.folds import Fold, FoldedVoxels
+from lightning_calib.experiment.selection.folds import Fold, FoldedVoxels
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.solvers import ConvergenceError, NewtonSolver
 from lightning_calib.solvers.coordinates import set_temperature

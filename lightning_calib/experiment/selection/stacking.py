@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators import PipelineName, Stack
-from lightning_calib.experiment.evidence import Evidence
-from lightning_calib.experiment.group_statistics import strongest_within
-from lightning_calib.experiment.held_out import HeldOutSample
-from lightning_calib.experiment.ladder import LADDER, HeldOutPath
+from lightning_calib.experiment.selection.evidence import Evidence
+from lightning_calib.experiment.selection.held_out import HeldOutSample
+from lightning_calib.experiment.selection.ladder import LADDER, HeldOutPath
+from lightning_calib.experiment.selection.statistics import strongest_within
 from lightning_calib.experiment.statistics import Floats
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.pooling import POOLINGS, Pooling

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.calibrators import Calibrator, Identity
-from lightning_calib.experiment.evidence import Evidence, poolings_of
-from lightning_calib.experiment.folds import MIN_GROUPS, SAMPLE_VOXELS
-from lightning_calib.experiment.group_statistics import GroupGain, group_gain, groups_needed
-from lightning_calib.experiment.ladder import (
+from lightning_calib.experiment.selection.evidence import Evidence, poolings_of
+from lightning_calib.experiment.selection.folds import MIN_GROUPS, SAMPLE_VOXELS
+from lightning_calib.experiment.selection.ladder import (
     ALPHA,
     LADDER,
     REFERENCE,
@@ -23,7 +22,8 @@ from lightning_calib.experiment.ladder import (
     climb,
     climb_without_each,
 )
-from lightning_calib.experiment.stacking import Stacked, stacks_of, with_parts
+from lightning_calib.experiment.selection.stacking import Stacked, stacks_of, with_parts
+from lightning_calib.experiment.selection.statistics import GroupGain, group_gain, groups_needed
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import Outside
 from lightning_calib.solvers.sandwich import TemperatureInterval

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_calib.calibrators import PipelineName
-from lightning_calib.experiment.crossfit import CrossFitted, Losses
-from lightning_calib.experiment.folds import FoldedVoxels
-from lightning_calib.experiment.ladder import HeldOut, HeldOutPath
+from lightning_calib.experiment.selection.crossfit import CrossFitted, Losses
+from lightning_calib.experiment.selection.folds import FoldedVoxels
+from lightning_calib.experiment.selection.ladder import HeldOut, HeldOutPath
 from lightning_calib.experiment.statistics import Floats
 from lightning_calib.functional.pooling import Pooling
 

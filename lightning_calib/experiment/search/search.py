@@ -14,12 +14,12 @@ from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, PipelineName
-from lightning_calib.experiment.draws import TrialRow
 from lightning_calib.experiment.fitting import Fitted, PipelineFitter
 from lightning_calib.experiment.rows import CurveRow
-from lightning_calib.experiment.shared_trials import TrialQueue
-from lightning_calib.experiment.space import Values
-from lightning_calib.experiment.trials import KeptTrials, Trials
+from lightning_calib.experiment.search.draws import TrialRow
+from lightning_calib.experiment.search.shared_trials import TrialQueue
+from lightning_calib.experiment.search.space import Values
+from lightning_calib.experiment.search.trials import KeptTrials, Trials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, SolverName
 from lightning_calib.solvers.adam import MAX_EPOCHS

@@ -11,10 +11,10 @@ from pytorch_lightning.loggers.logger import Logger
 
 from lightning_calib.calibrators.pipeline import PipelineName
 from lightning_calib.experiment import layout
-from lightning_calib.experiment.handover import close, log_config, log_figure, log_files, log_table, release
-from lightning_calib.experiment.journal import Follower
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.trackers import TRACKERS, OpenTracker, Tracked, named_wandb_run
+from lightning_calib.experiment.tracking.handover import close, log_config, log_figure, log_files, log_table, release
+from lightning_calib.experiment.tracking.journal import Follower
+from lightning_calib.experiment.tracking.trackers import TRACKERS, OpenTracker, Tracked, named_wandb_run
 from lightning_calib.kit.files import digest
 
 JOURNALS = "journals"
@@ -24,8 +24,8 @@ Runs = Literal["experiment", "pipelines"]
 class Tracking:
     """One tracked run an experiment, opened before its first job, and perhaps one for each of its pipelines.
 
-    Jobs write their numbers to journals (:mod:`~lightning_calib.experiment.journal`), in whatever process or on
-    whatever machine they run; this process hands them on while they come.
+    Jobs write their numbers to journals (:mod:`~lightning_calib.experiment.tracking.journal`), in whatever process or
+    on whatever machine they run; this process hands them on while they come.
 
     Args:
         open_tracker: opens a run.

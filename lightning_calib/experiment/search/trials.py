@@ -1,7 +1,7 @@
 """The trials of a search, in memory or in files of their own.
 
 A search has a fixed number of places, and the point of a place depends on the seed and on the trials of earlier rounds
-(:mod:`~lightning_calib.experiment.draws`): an interrupted search goes on to the result that it would have had.
+(:mod:`~lightning_calib.experiment.search.draws`): an interrupted search goes on to the result that it would have had.
 """
 
 from abc import ABC, abstractmethod
@@ -13,8 +13,8 @@ from typing import Any, Literal
 import optuna
 from optuna.trial import FrozenTrial
 
-from lightning_calib.experiment.draws import TrialRow, draw_from, earlier_rounds, round_of
-from lightning_calib.experiment.space import Space, Values
+from lightning_calib.experiment.search.draws import TrialRow, draw_from, earlier_rounds, round_of
+from lightning_calib.experiment.search.space import Space, Values
 from lightning_calib.kit.files import write_json
 from lightning_calib.kit.typed import read_typed, typed
 

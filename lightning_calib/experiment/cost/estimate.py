@@ -6,12 +6,12 @@ from itertools import chain
 from typing import Any
 
 from lightning_calib.experiment import layout, records
+from lightning_calib.experiment.cost.rates import measure
+from lightning_calib.experiment.cost.schedule import finish_time
+from lightning_calib.experiment.cost.workload import STAGES, Extent, Model, Piece, Stage
 from lightning_calib.experiment.plan import Experiment, FitJob
-from lightning_calib.experiment.rates import measure
-from lightning_calib.experiment.schedule import finish_time
-from lightning_calib.experiment.selection_jobs import SelectionJob, pending_selections
+from lightning_calib.experiment.selection.jobs import SelectionJob, pending_selections
 from lightning_calib.experiment.work import Work
-from lightning_calib.experiment.workload import STAGES, Extent, Model, Piece, Stage
 from lightning_calib.kit.progress import spoken
 from lightning_calib.kit.tables import Table
 

@@ -38,7 +38,7 @@ class Tracked:
 
 OpenTracker = Callable[[Tracked], Logger]
 
-_HERE = "lightning_calib.experiment.trackers"
+_HERE = "lightning_calib.experiment.tracking.trackers"
 TRACKERS: Registry[OpenTracker] = Registry(
     "tracker",
     "lightning_calib.trackers",

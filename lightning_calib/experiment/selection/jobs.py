@@ -10,16 +10,16 @@ from lightning_calib.datasets.cases import CASE
 from lightning_calib.experiment import layout, records
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.evaluation_jobs import evaluate_cases
-from lightning_calib.experiment.evidence import Evidence, poolings_of
-from lightning_calib.experiment.folds import SAMPLE_VOXELS, choose_level
-from lightning_calib.experiment.ladder import ALPHA, LADDER, REFERENCE, WIDTH
 from lightning_calib.experiment.parts import kinds_of
 from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.recommend import eligible
 from lightning_calib.experiment.rows import CaseRow
-from lightning_calib.experiment.selection import Selection, choose, plain
-from lightning_calib.experiment.selection_records import SelectionRecord, selection_done, write_selection
-from lightning_calib.experiment.stacking import is_stack, stacks_of, with_parts
+from lightning_calib.experiment.selection.evidence import Evidence, poolings_of
+from lightning_calib.experiment.selection.folds import SAMPLE_VOXELS, choose_level
+from lightning_calib.experiment.selection.ladder import ALPHA, LADDER, REFERENCE, WIDTH
+from lightning_calib.experiment.selection.records import SelectionRecord, selection_done, write_selection
+from lightning_calib.experiment.selection.select import Selection, choose, plain
+from lightning_calib.experiment.selection.stacking import is_stack, stacks_of, with_parts
 from lightning_calib.experiment.work import Work, make_trainer
 from lightning_calib.kit.files import digest
 from lightning_calib.metrics.score import SCORES

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from lightning_calib.calibrators import Calibrator, Identity, LinearCalibrator, PipelineName, build
-from lightning_calib.experiment.crossfit import CrossFitter, temperature_of
-from lightning_calib.experiment.folds import group_weights
+from lightning_calib.experiment.selection.crossfit import CrossFitter, temperature_of
+from lightning_calib.experiment.selection.folds import group_weights
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.stored import CaseStream
 from lightning_calib.outputs.stored_cases import StoredCases

@@ -7,11 +7,11 @@ from typing import Any, get_args
 import numpy as np
 
 from lightning_calib.experiment.advice import GroupAdvice, Preserve
-from lightning_calib.experiment.folds import MAX_FOLDS
-from lightning_calib.experiment.group_statistics import group_gain
-from lightning_calib.experiment.ladder import REFERENCE
 from lightning_calib.experiment.results import Results
-from lightning_calib.experiment.selection_records import SelectionRecord
+from lightning_calib.experiment.selection.folds import MAX_FOLDS
+from lightning_calib.experiment.selection.ladder import REFERENCE
+from lightning_calib.experiment.selection.records import SelectionRecord
+from lightning_calib.experiment.selection.statistics import group_gain
 from lightning_calib.experiment.statistics import (
     PAIRED_REPLICATES,
     Floats,

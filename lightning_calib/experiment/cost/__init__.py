@@ -1,0 +1,1 @@
+"""What an experiment costs: its work, the rates of this machine, the schedule."""

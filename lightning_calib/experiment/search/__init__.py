@@ -1,0 +1,1 @@
+"""The search of hyperparameters: what varies, which points, the trials and their files."""
