@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 import torch
 
+from lightning_calib.kit import registry
+
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50, print_blob=True)
 hypothesis.settings.load_profile("ci")
@@ -21,6 +23,12 @@ hypothesis.settings.load_profile("ci")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests leave nothing in the user's cache, and find nothing there."""
     os.environ["LIGHTNING_CALIB_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of later tests do not look for modules that a test made and registered."""
+    monkeypatch.setattr(registry, "_MODULES", dict(registry._MODULES))
 
 
 def real_data(name: str) -> Path:

@@ -10,7 +10,6 @@ import pytest
 from lightning_calib.calibrators import CALIBRATORS
 from lightning_calib.executors.base import EXECUTORS
 from lightning_calib.experiment.tracking.trackers import TRACKERS
-from lightning_calib.kit import registry
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.build import build_report
 from lightning_calib.report.studies import STUDIES
@@ -23,7 +22,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The page's Python as a module; what it registers is gone after the test."""
-    monkeypatch.setattr(registry, "_MODULES", dict(registry._MODULES))
     for each in (CALIBRATORS, SCORES, STUDIES, EXECUTORS, TRACKERS):
         monkeypatch.setattr(each, "registered", dict(each.registered))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -69,7 +69,10 @@ def named_in(file: str | Path, name: str) -> type[Calibrator]:
     """The class of a name that a file holds: unlike ``CALIBRATORS[name]``, it imports no module of others."""
     if name not in CALIBRATORS:
         refuse_strange(name, file)
-    return CALIBRATORS[name]
+    try:
+        return CALIBRATORS[name]
+    except ValueError as problem:
+        raise ValueError(f"{file}: {problem}; install or register what offers it") from None
 
 
 def build(name: str, num_classes: int, spatial_dims: int = 2, **options: Any) -> Calibrator:

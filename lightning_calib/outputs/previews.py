@@ -34,6 +34,7 @@ def busiest_plane(counted_foreground: Tensor) -> int:
     """Index along the first axis of the plane with most foreground.
 
     Example:
+        >>> import torch
         >>> busiest_plane(torch.tensor([[[0, 0]], [[1, 1]], [[1, 0]]], dtype=torch.bool))
         1
     """
@@ -90,6 +91,7 @@ def eight_bit(image: Tensor) -> NDArray[np.uint8]:
     Each channel is stretched between its darkest and brightest values, a few of them clipped.
 
     Example:
+        >>> import torch
         >>> eight_bit(torch.tensor([[[-1.0, 0.0, 1.0]]])).tolist()
         [[0, 127, 255]]
     """

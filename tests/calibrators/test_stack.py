@@ -157,7 +157,7 @@ def test_a_file_causes_no_import_of_a_part(tmp_path):
     known = CALIBRATORS.registered
     CALIBRATORS.registered = {}
     try:
-        with pytest.raises(ValueError, match=r"stack\.safetensors names the calibrator 'bias_only'"):
+        with pytest.raises(ValueError, match=r"stack\.safetensors: unknown calibrator 'bias_only'"):
             load_calibrator(path)
     finally:
         CALIBRATORS.registered = known

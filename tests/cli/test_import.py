@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "importing.md").read_text(encoding=
 
 def test_the_worked_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(code, "importing", "exec"), {})
     (block,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     for line in block.strip().splitlines():
