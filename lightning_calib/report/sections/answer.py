@@ -49,7 +49,7 @@ def headline(inputs: Inputs) -> Section:
         "trust": _trust(inputs, selected),
         "commands": _commands(inputs),
     }
-    pictures = (_picture(plain, chosen, *curves),) if all(curves) else ()
+    pictures = (_picture(plain, chosen, *curves, selected),) if all(curves) else ()
     return Section("answer", "The answer", "", pictures, (_others(inputs),), template="headline.html", data=data)
 
 
@@ -89,7 +89,9 @@ def _place(before: Curve, after: Curve) -> int | None:
     return int(held[np.argmin(np.abs(centres - _TOLD))]) if len(held) else None
 
 
-def _picture(plain: str, chosen: str, before: Curve | None, after: Curve | None) -> Picture:
+def _picture(
+    plain: str, chosen: str, before: Curve | None, after: Curve | None, selected: GroupAdvice | None
+) -> Picture:
     assert before is not None
     assert after is not None
     curves = {f"uncalibrated, {plain}": before} | ({} if chosen == plain else {f"calibrated, {chosen}": after})
@@ -97,6 +99,11 @@ def _picture(plain: str, chosen: str, before: Curve | None, after: Curve | None)
         "How often voxels of a given confidence are right; on the dashed line confidences can be taken at their word. "
         "Bands: 95 % intervals. All test voxels of all repeats, in 15 bins."
     )
+    if selected is not None and chosen != plain:
+        caption += (
+            f" Sentence and curve show {chosen} as each repeat fitted it, with the strength that its val liked best; "
+            "the cards show the selection by groups."
+        )
     return Picture("answer", before_after_figure(curves), caption)
 
 
