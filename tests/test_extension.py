@@ -1,6 +1,7 @@
 """A package outside ours brings a calibrator, a score, a study and a tracker; a run uses them all, to the report."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -168,7 +169,10 @@ def test_the_score_is_in_table_results_and_terminal(run):
         rows = list(csv.DictReader(file))
     assert all(0 < float(row["sureness"]) <= 1 for row in rows)
     assert "Sureness" in text
-    assert "sureness" in Results(folder).summary["pipelines"]["half(p)"]["metrics"]
+    summary = json.loads((folder / "calibration" / "summary.json").read_text())
+    assert "sureness" in summary["pipelines"]["half(p)"]["metrics"]
+    with pytest.raises(ValueError, match=r"settings\.json: unknown calibrator 'half'.*install or register"):
+        Results(folder)  # the package is not in this environment
 
 
 def test_the_tracker_heard_of_fits_and_scores(run):

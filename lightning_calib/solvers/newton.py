@@ -162,7 +162,8 @@ class NewtonSolver(PassSolver):
             raise RuntimeError("the fit has ended; build a new solver for another one")
         if self.survey is not None and not self.walk.keeps(case_ids):
             self.calibrator.check_input(logits)
-            self.largest.append(logits.detach().abs().amax())
+            if logits.numel():  # a process may have no voxel of a batch
+                self.largest.append(logits.detach().abs().amax())
         first_index = 0
         if case_ids is None:
             case_ids, first_index = self._number(logits)

@@ -81,6 +81,7 @@ def test_the_store_holds_what_the_modules_say(tmp_path, form):
 
 
 def test_a_run_takes_the_store(tmp_path):
+    torch.manual_seed(0)  # networks that a temperature helps
     outputs = tmp_path / "toy" / "outputs"
     lc.store_outputs([Theirs(), Theirs()], DataLoader(list(data(18)), batch_size=4), outputs, trainer=CPU)
     line = ["run", "--outputs", outputs, "--pipelines", "identity(p),ts(p)", "--repeats", "1", "--trials", "1"]
