@@ -34,6 +34,9 @@ MAX_PASSES = 200
 # Logits beyond this are refused.
 LARGEST_LOGIT = 1e4
 
+# Voxels up to which an expert's sample holds them all: its model is then the objective itself.
+WHOLE_VOXELS = 16_384
+
 # Float64 values of the sample, over all predicted classes (64 MiB).
 SAMPLE_VALUES = 2**23
 
@@ -56,7 +59,7 @@ class NewtonSolver(PassSolver):
         max_passes: budget of passes; ending above the tolerance raises a ``ConvergenceError``.
         min_voxels: experts with fewer voxels keep the identity; by default 10 C, and 0 where there is a ``centre``.
         tolerance: largest entry of the projected gradient at which an expert is done.
-        sample_size: voxels of each predicted class that give the curvature.
+        sample_size: voxels of each predicted class that give the curvature; by default all where they are few.
         collective: the processes that share the data.
         walk: prepares voxels; one that keeps them serves many fits.
         case_weights: what cases or their voxels count (:class:`CaseWeights`); by default every voxel counts the same.
@@ -106,6 +109,7 @@ class NewtonSolver(PassSolver):
         self.min_voxels = usual if min_voxels is None else min_voxels
         self.weights = None if case_weights is None else CaseWeights(case_weights)
         self.walk = Walk(calibrator, ignore_index) if walk is None else walk
+        self.whole = sample_size or WHOLE_VOXELS
         self.sample_size = sample_size or default_sample_size(
             self.coordinates.num_experts, self.coordinates.size, calibrator.num_classes, self.coordinates.values
         )
@@ -253,7 +257,7 @@ class NewtonSolver(PassSolver):
 
     def _resample(self) -> None:
         """Have the next pass draw another sample: a larger one, as far as its features take at most 64 MiB."""
-        most = SAMPLE_VALUES // (self.calibrator.num_classes * self.coordinates.values)
+        most = self._most_voxels()
         self.sample_size = max(self.sample_size, min(self.sample_size * RESAMPLE_FACTOR, most))
         self.survey = self._new_survey()
 
@@ -261,7 +265,12 @@ class NewtonSolver(PassSolver):
         """A survey for the next pass."""
         known = None if self.counts is None else self.counts.cells
         shape = (len(self.experts), self.calibrator.num_classes)
-        return Survey(*shape, self.sample_size, known, self.weights, self.coordinates.width, self._scores)
+        whole = min(self.whole, self._most_voxels()) if len(self.experts) > 1 else None
+        return Survey(*shape, self.sample_size, known, self.weights, self.coordinates.width, self._scores, whole)
+
+    def _most_voxels(self) -> int:
+        """Voxels of a predicted class that a sample can hold."""
+        return SAMPLE_VALUES // (self.calibrator.num_classes * self.coordinates.values)
 
     def _scores(self, expert: int, features: Tensor) -> Tensor:
         """Scores of an expert at the point of this pass."""
@@ -409,9 +418,9 @@ def default_sample_size(num_experts: int, size: int, num_classes: int, values: i
 
     Example:
         >>> default_sample_size(1, 420, 20), default_sample_size(20, 420, 20), default_sample_size(118, 14042, 118)
-        (819, 16384, 602)
+        (819, 2048, 602)
     """
     few = size <= 2 * num_classes  # scales and biases only
     shared = 4096 if few else max(16_384, 4 * size)
-    wanted = shared // num_classes if num_experts == 1 else 16384
+    wanted = shared // num_classes if num_experts == 1 else 2048
     return max(64, min(wanted, SAMPLE_VALUES // (num_classes * (values or num_classes))))

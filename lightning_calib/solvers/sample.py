@@ -65,14 +65,16 @@ class Sampler:
         num_classes: ``C``, also the number of strata.
         size: voxels to keep of each predicted class.
         width: features of a voxel, ``R``; ``C`` by default.
+        whole: a class with at most so many voxels keeps them all; ``size`` by default.
     """
 
-    def __init__(self, num_classes: int, size: int, width: int | None = None) -> None:
-        self.num_classes, self.size, self.width = num_classes, size, width or num_classes
+    def __init__(self, num_classes: int, size: int, width: int | None = None, whole: int | None = None) -> None:
+        self.num_classes, self.width = num_classes, width or num_classes
+        self.wanted, self.size = size, max(size, whole or 0)  # of classes with more voxels than size, wanted are left
         self.limit = torch.full((num_classes,), torch.inf, dtype=torch.float64)  # keys of a stratum beyond are lost
         # Two tables that are overwritten: rows allocated chunk by chunk would be scattered between the freed
         # temporaries of the pass, and keep their pages from being used again.
-        self.capacity, self.used = 2 * num_classes * (size + 1), 0
+        self.capacity, self.used = 2 * num_classes * (self.size + 1), 0
         self.features = torch.empty(0, self.width)  # (capacity, R) once the precision is known
         self.facts = torch.empty(self.capacity, len(FACTS), dtype=torch.float64)
 
@@ -114,7 +116,8 @@ class Sampler:
         *_, stratum, key = self._columns()
         histogram.index_put_((stratum, _bin(key)), torch.ones_like(key), accumulate=True)
         counts = collective.sum(histogram).cumsum(1)
-        fitting = (counts <= self.size).sum(1)
+        most = torch.where(counts[:, -1:] <= self.size, self.size, self.wanted)
+        fitting = (counts <= most).sum(1)
         edge = torch.exp2(fitting.double() / BINS_PER_OCTAVE + LOWEST_OCTAVE)
         return torch.where(fitting == counts.shape[1], torch.inf, edge)
 

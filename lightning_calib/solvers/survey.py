@@ -68,6 +68,7 @@ class Survey:
         weights: what voxels count; 1 by default.
         width: numbers that are kept of a voxel; ``C`` by default.
         scores: of an expert at the point that the pass looks at, from features; where ``known``.
+        whole: a class with at most so many voxels keeps them all; ``sample_size`` by default.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Survey:
         weights: CaseWeights | None = None,
         width: int | None = None,
         scores: Callable[[int, Tensor], Tensor] | None = None,
+        whole: int | None = None,
     ) -> None:
         self.scores = scores
         self.shape, self.weights = (num_experts, num_classes), weights
@@ -86,7 +88,7 @@ class Survey:
         if known is not None:
             self.rarity = known.sum(1, keepdim=True) / (num_classes * known.clamp(min=1))
         self.sums = torch.zeros(num_experts * num_classes + num_experts + 2, dtype=torch.float64)
-        self.sampler = Sampler(num_classes, sample_size, width)
+        self.sampler = Sampler(num_classes, sample_size, width, whole)
 
     def add(self, chunk: Chunk) -> None:
         """Add the voxels of a chunk."""

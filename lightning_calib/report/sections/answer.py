@@ -49,7 +49,7 @@ def headline(inputs: Inputs) -> Section:
         "trust": _trust(inputs, selected),
         "commands": _commands(inputs),
     }
-    pictures = (_picture(plain, chosen, *curves, selected),) if all(curves) else ()
+    pictures = (_picture(plain, chosen, selected, *curves),) if all(curves) else ()
     return Section("answer", "The answer", "", pictures, (_others(inputs),), template="headline.html", data=data)
 
 
@@ -90,7 +90,7 @@ def _place(before: Curve, after: Curve) -> int | None:
 
 
 def _picture(
-    plain: str, chosen: str, before: Curve | None, after: Curve | None, selected: GroupAdvice | None
+    plain: str, chosen: str, selected: GroupAdvice | None, before: Curve | None, after: Curve | None
 ) -> Picture:
     assert before is not None
     assert after is not None
