@@ -172,7 +172,7 @@ def _told_apart(node: Mapping[str, Any]) -> str:
 def run_on(
     nodes: Sequence[Node], work: Callable[[], Value], environment: dict[str, str], seconds: float
 ) -> list[Answer[Value]]:
-    """Do a small piece of work on each of some nodes, beside the jobs there."""
+    """Do a small piece of work on each of some nodes, beside the jobs there; those that die meanwhile say nothing."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
@@ -181,7 +181,9 @@ def run_on(
     asked = [remote.options(scheduling_strategy=On(node.id, soft=False), **options).remote(work) for node in nodes]
     if asked:
         ray.wait(asked, num_returns=len(asked), timeout=seconds)
-    return [_answer(node, reference, seconds) for node, reference in zip(nodes, asked, strict=True)]
+    answers = [_answer(node, reference, seconds) for node, reference in zip(nodes, asked, strict=True)]
+    alive = {node.id for node in nodes_of()}
+    return [answer for answer in answers if answer.problem is None or answer.node.id in alive]
 
 
 def call(work: Callable[[], Value]) -> Value:

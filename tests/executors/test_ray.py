@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from lightning_calib.cli.errors import INTERRUPTED
 from lightning_calib.executors.base import ExecutorError
+from lightning_calib.executors.cluster import run_on
 from lightning_calib.executors.ray import RayExecutor
 from tests.executors.clusters import NODE, cluster, persist, until
 from tests.executors.jobs import sleep, speak, wait_for
@@ -139,6 +141,14 @@ def test_nodes_that_see_the_folders_pass_and_nothing_stays_behind(two_nodes, tmp
         executor.check([tmp_path / "new", tmp_path])
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_node_that_has_gone_is_no_problem(two_nodes):
+    with RayExecutor(two_nodes.address) as executor:
+        here, *_ = executor._nodes()
+        gone = replace(here, id="ab" * 28)
+        answers = run_on([gone, here], os.getpid, {}, 60)
+    assert [(answer.node, answer.problem) for answer in answers] == [(here, None)]
 
 
 @pytest.fixture
