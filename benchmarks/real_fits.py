@@ -1,16 +1,17 @@
 """NLL, BA-ECE and processor seconds of pipelines on stored outputs: fitted on some groups, judged on others.
 
 python benchmarks/real_fits.py --outputs '[runs/hippocampus/outputs,runs/massroads_crops/outputs]' \
-    [--pipelines "ts(p),gs(p),cms_op(p),lts_ti(p)"] [--reference "lts_ti(p)"] [--cal .4] [--val .1]
+    [--pipelines "ts(p),gs(p),cms_op(p),lts_ti(p)"] [--adam "lts_ti(p)"] [--cal .4] [--val .1]
 
-Each pipeline is fitted with the defaults of its solver, on one thread; by Adam with several learning rates, of which
-the best on ``val`` counts, with the seconds of that one fit. Groups of the store stay whole. Pooled maps, features and
-distances are made beforehand and kept beside the store; what they take is told apart.
+Each pipeline is fitted with the defaults of its solver, on one thread; one of them also by Adam with several learning
+rates, of which the best on ``val`` counts, with the seconds of that one fit: with it all are compared. Groups of the
+store stay whole. Pooled maps, features and distances are made beforehand and kept beside the store; what they take is
+told apart.
 """
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from _measure import markdown
@@ -21,7 +22,7 @@ from lightning_calib.experiment.fitting import fresh
 from lightning_calib.experiment.parts import kinds_of
 from lightning_calib.outputs.partition import PARTS
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers import AdamSolver, make_solver
+from lightning_calib.solvers import EpochSolver, make_solver
 from lightning_calib.solvers.stream import KeptWalk
 from lightning_calib.tasks.calibration import DeviceBatches
 from lightning_calib.tasks.evaluation import EvaluationTask
@@ -40,20 +41,20 @@ class Fit(NamedTuple):
 
 
 def fitted(name: PipelineName, data: StoredOutputsDataModule, seed: int, rates: list[float]) -> Fit:
-    """Fit a pipeline on ``cal``."""
+    """Fit a pipeline on ``cal``; by Adam where there are learning rates."""
     data.pooling = name.pooling
     calibrator = fresh(name, data, seed)
     data.feature_names = calibrator.feature_names
     if not list(calibrator.parameters()):
         return Fit(calibrator, 0.0, 0)
-    if calibrator.solver != "adam":
+    if not rates:
         return one_fit(calibrator, data)
-    fits = [one_fit(fresh(name, data, seed), data, lr=rate) for rate in rates]
+    fits = [one_fit(fresh(name, data, seed), data, solver="adam", lr=rate) for rate in rates]
     return min(fits, key=lambda fit: fit.val_nll)
 
 
-def one_fit(calibrator: Calibrator, data: StoredOutputsDataModule, **options: float) -> Fit:
-    """One fit by the solver that suits the calibrator; Adam stops by ``val``."""
+def one_fit(calibrator: Calibrator, data: StoredOutputsDataModule, **options: Any) -> Fit:
+    """One fit; solvers that take epochs stop by ``val``."""
     begin = time.process_time()
     walk = KeptWalk(calibrator, data.ignore_index) if isinstance(calibrator, LinearCalibrator) else None
     solver = make_solver(calibrator, ignore_index=data.ignore_index, walk=walk, **options)
@@ -61,7 +62,7 @@ def one_fit(calibrator: Calibrator, data: StoredOutputsDataModule, **options: fl
     cal = data.batches("cal") if solver.batches == "cases" else data.train_dataloader()
     cpu = torch.device("cpu")
     solver.solve(DeviceBatches(cal, cpu, walk), DeviceBatches(data.batches("val"), cpu))
-    val_nll = solver.best_nll if isinstance(solver, AdamSolver) else 0.0
+    val_nll = solver.best_nll if isinstance(solver, EpochSolver) else 0.0
     return Fit(calibrator, time.process_time() - begin, solver.passes, val_nll)
 
 
@@ -91,8 +92,8 @@ def warm_up(data: StoredOutputsDataModule, names: list[PipelineName]) -> None:
 
 def main(
     outputs: list[Path],
-    pipelines: str = "identity(p),ts(p),gs(p),cms_op(p),lts_ti(p)",
-    reference: str = "lts_ti(p)",
+    pipelines: str = "identity(p),ts(p),gs(p),cms_op(p),fts(p),fts_net(p),lts_ti(p)",
+    adam: str = "lts_ti(p)",
     cal: float = 0.4,
     val: float = 0.1,
     test: float | None = None,
@@ -104,7 +105,7 @@ def main(
     Args:
         outputs: folders of stores.
         pipelines: what to fit, with commas in between.
-        reference: what NLL and seconds are compared with; it is fitted, too.
+        adam: what is fitted by Adam, too; NLL and seconds of all are compared with it.
         cal: share of the cases to fit on.
         val: share of the cases by which early stopping goes.
         test: share of the cases to judge on; by default the rest.
@@ -112,15 +113,16 @@ def main(
         seed: seed of the division and of what solvers draw.
     """
     torch.set_num_threads(1)
-    names = [PipelineName.parse(text) for text in dict.fromkeys([*pipelines.split(","), reference])]
+    reference = f"{adam} by Adam"
+    names = {text: PipelineName.parse(text) for text in pipelines.split(",")} | {reference: PipelineName.parse(adam)}
     for folder in outputs:
         data = StoredOutputsDataModule(folder, cal=cal, val=val, test=test, seed=seed, group_aware=True)
-        warm_up(data, names)
+        warm_up(data, list(names.values()))
         fits, figures = {}, {}
-        for name in names:
-            fits[str(name)] = fitted(name, data, seed, rates)
-            figures[str(name)] = judged(name, fits[str(name)].calibrator, data)
-            print(f"{name}: {figures[str(name)]['nll']:.5f}, {fits[str(name)].seconds:.1f} s", flush=True)
+        for text, name in names.items():
+            fits[text] = fitted(name, data, seed, rates if text == reference else [])
+            figures[text] = judged(name, fits[text].calibrator, data)
+            print(f"{text}: {figures[text]['nll']:.5f}, {fits[text].seconds:.1f} s", flush=True)
         sizes = ", ".join(f"{part} {len(data.ids(part))}" for part in PARTS)
         best = figures[reference]["nll"], fits[reference].seconds
         rows = [row(name, fits[name], figures[name], *best) for name in fits]

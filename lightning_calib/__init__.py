@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lightning_calib.calibrators.fiducio import from_fiducio, to_fiducio
     from lightning_calib.callbacks.predictions import StorePredictions, store_outputs
     from lightning_calib.deployment import CalibratedEnsemble
+    from lightning_calib.deployment.learn import control, structures, threshold
     from lightning_calib.executors.base import Executor, register_executor
     from lightning_calib.experiment.tracking.trackers import register_tracker
     from lightning_calib.metrics.score import Score, register_score
@@ -39,6 +40,7 @@ _PLACES = {
     "lightning_calib.calibrators.fiducio": ("from_fiducio", "to_fiducio"),
     "lightning_calib.callbacks.predictions": ("StorePredictions", "store_outputs"),
     "lightning_calib.deployment": ("CalibratedEnsemble",),
+    "lightning_calib.deployment.learn": ("control", "structures", "threshold"),
     "lightning_calib.executors.base": ("Executor", "register_executor"),
     "lightning_calib.experiment.tracking.trackers": ("register_tracker",),
     "lightning_calib.metrics.score": ("Score", "register_score"),
@@ -59,6 +61,7 @@ __all__ = [
     "StorePredictions",
     "Study",
     "calibrate",
+    "control",
     "from_arrays",
     "from_fiducio",
     "import_nnunet",
@@ -71,6 +74,8 @@ __all__ = [
     "register_study",
     "register_tracker",
     "store_outputs",
+    "structures",
+    "threshold",
     "to_fiducio",
 ]
 

@@ -167,7 +167,8 @@ def _evaluate(
 ) -> dict[str, Evaluated]:
     """Scores of calibrators on arrays, image by image; a list of voxels is one image without borders."""
     voxels = logits.ndim == 2
-    flat = [score.key for score in SCORES.values() if score.metric is None and "bands" not in score.needs]
+    spatial = {"bands", "smoothed"}
+    flat = [score.key for score in SCORES.values() if score.metric is None and not spatial & set(score.needs)]
     task = EvaluationTask(calibrators, ignore_index, background, flat if voxels else None)
     with torch.inference_mode():
         for number in range(1 if voxels else len(logits)):

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lightning_calib.datasets.groups import Groups
 from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.regions import Region
@@ -44,7 +45,8 @@ def write_store(
     shape: tuple[int, ...] = (16, 20),
     ignore_index: int | None = 255,
     background: int | None = None,
-    groups: dict[str, str] | None = None,
+    groups: Groups | None = None,
+    group_levels: list[str] | None = None,
     valid: bool = False,
     keep: str = "members",
     seed: int = 0,
@@ -61,6 +63,7 @@ def write_store(
         ignore_index=ignore_index,
         keep=keep,
         groups=groups,
+        group_levels=group_levels,
     )
     for number in range(cases):
         generator = torch.Generator().manual_seed(1000 * seed + number)

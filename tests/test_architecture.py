@@ -9,11 +9,12 @@ PACKAGE = Path(__file__).parents[1] / "lightning_calib"
 
 # What each part may import of the others, itself aside.
 ALLOWED = {"kit": set(), "functional": set()}
+ALLOWED["decisions"] = {"kit", "functional"}
 ALLOWED["metrics"] = ALLOWED["calibrators"] = ALLOWED["segmenters"] = ALLOWED["datasets"] = {"kit", "functional"}
 ALLOWED["executors"] = {"kit"}
 ALLOWED["outputs"] = ALLOWED["datasets"] | {"datasets"}
 ALLOWED["solvers"] = {"kit", "functional", "metrics", "calibrators"}
-ALLOWED["tasks"] = ALLOWED["solvers"] | {"solvers", "datasets", "outputs", "segmenters"}
+ALLOWED["tasks"] = ALLOWED["solvers"] | {"solvers", "datasets", "outputs", "segmenters", "decisions"}
 ALLOWED["callbacks"] = ALLOWED["tasks"] | {"tasks"}
 ALLOWED["experiment"] = ALLOWED["callbacks"] | {"callbacks", "executors"}
 ALLOWED["report"] = ALLOWED["experiment"] | {"experiment"}
@@ -21,7 +22,7 @@ ALLOWED["studies"] = ALLOWED["report"] | {"report"}  # the report finds studies 
 ALLOWED["deployment"] = ALLOWED["studies"] | {"studies"}
 ALLOWED["cli"] = ALLOWED["deployment"] | {"deployment"}
 
-LIGHTNING_FREE = ["functional", "calibrators", "metrics", "solvers"]
+LIGHTNING_FREE = ["functional", "calibrators", "metrics", "solvers", "decisions"]
 
 
 def imports_of(path: Path) -> list[str]:

@@ -5,7 +5,8 @@ import torch
 
 from lightning_calib.calibrators import CALIBRATORS, build
 from lightning_calib.functional.devices import Fetched, accelerator_of, ahead, moved
-from lightning_calib.solvers import fit
+from lightning_calib.solvers import choose_solver, fit
+from lightning_calib.solvers.fit import takes_epochs
 from lightning_calib.tasks.evaluation import EvaluationTask
 from tests.solvers.synthetic import confused
 
@@ -28,7 +29,7 @@ def figures(name, device):
     """NLL of a fit and all scores of its calibrator."""
     torch.manual_seed(0)
     calibrator = build(name, 4).to(device)
-    options = {"max_epochs": 3} if calibrator.solver == "adam" else {}
+    options = {"max_epochs": 3} if takes_epochs(choose_solver(calibrator)) else {}
     found = {"nll": fit(calibrator, batches(device), ignore_index=IGNORED, **options).nll}
     task = EvaluationTask({"it": calibrator.eval()}, IGNORED).to(device)
     with torch.no_grad():

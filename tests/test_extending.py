@@ -5,14 +5,17 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lightning_calib.calibrators import CALIBRATORS
+from lightning_calib.deployment.writers import WRITERS, writer_for
 from lightning_calib.executors.base import EXECUTORS
 from lightning_calib.experiment.tracking.trackers import TRACKERS
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.build import build_report
 from lightning_calib.report.studies import STUDIES
+from tests.deployment.test_writers import case_maps
 from tests.experiment.settings import small_experiment
 from tests.experiment.synthetic import write_outputs
 
@@ -22,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The page's Python as a module; what it registers is gone after the test."""
-    for each in (CALIBRATORS, SCORES, STUDIES, EXECUTORS, TRACKERS):
+    for each in (CALIBRATORS, SCORES, STUDIES, EXECUTORS, TRACKERS, WRITERS):
         monkeypatch.setattr(each, "registered", dict(each.registered))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "extending_example.py").write_text("\n".join(blocks), encoding="utf-8")
@@ -48,3 +51,11 @@ def test_everything_on_the_page_is_used(example, tmp_path):
     assert "Hardest cases" in page
     assert "Share of voxels whose predicted class is right." in page
     assert "robabilities to a power" in page
+
+
+def test_the_format_of_maps_on_the_page_writes_them(example, tmp_path):
+    maps = case_maps()
+    (path,) = writer_for(maps).write(tmp_path / "a", maps, "float32", probabilities=True)
+    held = np.load(path)
+    np.testing.assert_array_equal(held["probs"], maps.probs.numpy())
+    np.testing.assert_array_equal(held["mask"], maps.mask.numpy())

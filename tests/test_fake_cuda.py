@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_calib.calibrators import CALIBRATORS, LinearCalibrator, TemperatureScaling, build
 from lightning_calib.functional import flip_table, free_energy_moments, image_statistics, pool
 from lightning_calib.functional.pooling import POOLINGS
-from lightning_calib.functional.smoothed import space_errors
 from lightning_calib.functional.voxels import count_kept
 from lightning_calib.metrics.score import score_collection
 from lightning_calib.solvers import AdamSolver, NewtonSolver
@@ -58,11 +57,13 @@ def equal_shares(prepared):
 WAITS = {
     "calibrators.base.check_finite": ("NaN is refused: once a call, once a case in tasks and in first passes", None),
     "tasks.evaluation.check_finite": ("the same, once for all calibrators", None),
-    "functional.voxels.count_labels": ("labels are checked, voxels that count are counted: once an image", nearly_all),
+    "solvers.adam.check_size": ("huge logits are refused: in first passes", None),
+    "solvers.objective._check_labels": ("labels are checked where NaN is: not in later passes of adam", None),
+    "functional.truth.count_labels": ("labels are checked, voxels that count are counted: once an image", nearly_all),
     "solvers.stream.count_labels": ("the same", nearly_all),
     "functional.energy.count_kept": ("voxels that count: once an image", lambda k, p, n: nearly_all(range(n), k, p)),
-    "functional.voxels._check_totals": ("probabilities are checked: once an image", None),
-    "functional.statistics._check_distance": ("distances are checked: once an image", None),
+    "functional.sweep.check_totals": ("probabilities are checked: once an image", None),
+    "functional.truth._check_distance": ("distances are checked: once an image", None),
     "solvers.stream.Prepared.ready": (
         "sizes of the experts' products: once a chunk, one ahead",
         equal_shares,
@@ -142,12 +143,11 @@ def test_pooling_waits_for_nothing(pooling, cuda, monkeypatch):
 def test_statistics_come_back_once_an_image(ignore_index, cuda, monkeypatch):
     logits, target = case(cuda)
     options = {"ignore_index": ignore_index, "reference": logits, "distance": target.float(), "classwise": True}
+    options["sigma"] = 2.0
     statistics = image_statistics(logits.log_softmax(1), target, **options)
     assert {tensor.device.type for tensor in statistics.tensors()} == {"cpu"}
     assert copies_of(lambda: image_statistics(logits.log_softmax(1), target, **options), monkeypatch) == 0
-    for function in (space_errors, free_energy_moments):
-        rest = (2.0, ignore_index) if function is space_errors else (ignore_index,)
-        assert copies_of(lambda f=function, rest=rest: f(logits, target, *rest), monkeypatch) == 1
+    assert copies_of(lambda: free_energy_moments(logits, target, ignore_index), monkeypatch) == 1
     assert copies_of(lambda: flip_table(logits, target, logits, ignore_index), monkeypatch) == 1
 
 

@@ -63,7 +63,9 @@ def test_the_wheel_is_complete_and_small(installed):
     (wheel,) = (installed.parents[1] / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    here = (path for path in (ROOT / "lightning_calib").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    here = (
+        path for path in (ROOT / "lightning_calib").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
     assert held == {path.relative_to(ROOT).as_posix() for path in here}
     assert wheel.stat().st_size < 1_500_000
 

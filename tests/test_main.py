@@ -7,6 +7,7 @@ import pytest
 
 from lightning_calib import __version__
 from lightning_calib.__main__ import COMMANDS, main
+from tests.stores import write_store
 
 HEAVY = {"torch", "pytorch_lightning", "matplotlib", "optuna", "jsonargparse", "rich", "numpy"}
 
@@ -56,6 +57,19 @@ import sys
 from lightning_calib.cli.calibrate import main
 main([{command!r}, {option!r}, {str(tmp_path)!r}])
 print("HEAVY", sorted({{"pytorch_lightning", "pandas", "optuna"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("HEAVY []\n"), done.stdout
+
+
+def test_the_doctor_does_without_what_its_checks_rarely_need(tmp_path):
+    store = write_store(tmp_path / "outputs").path
+    code = f"""
+import sys
+from lightning_calib.cli.calibrate import main
+main(["doctor", "--outputs", {str(store)!r}])
+print("HEAVY", sorted({{"pytorch_lightning", "torchmetrics", "torchvision", "pandas", "matplotlib", "numba", "sympy"}}
+                      & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("HEAVY []\n"), done.stdout

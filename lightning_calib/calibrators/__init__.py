@@ -15,6 +15,7 @@ from lightning_calib.calibrators.conditional import (
     ConeScaling,
     OrderPreservingScaling,
 )
+from lightning_calib.calibrators.feature_net import FeatureNetworkScaling
 from lightning_calib.calibrators.features import CaseTemperatureScaling, FeatureTemperatureScaling
 from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
 from lightning_calib.calibrators.local import CanonicalLocalTemperatureScaling, LocalTemperatureScaling
@@ -48,6 +49,7 @@ __all__ = [
     "ConstrainedMatrixScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
+    "FeatureNetworkScaling",
     "FeatureTemperatureScaling",
     "GapSplines",
     "Identity",

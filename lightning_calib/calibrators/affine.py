@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lightning_calib.calibrators.base import log_softmax
 from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
 from lightning_calib.functional.penalty import Reduction, dirichlet_penalty
 
@@ -144,4 +145,4 @@ class DirichletCalibration(MatrixScaling):
 
     def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """``x = log S(z)``."""
-        return LinearInput(logits.log_softmax(dim=1))
+        return LinearInput(log_softmax(logits))

@@ -1,5 +1,6 @@
 """What every calibrator shares: input checks, precision, chunks of voxels, preservation, the penalty."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,14 +15,21 @@ from lightning_calib.functional.devices import chunk_values
 from lightning_calib.functional.features import make_features
 from lightning_calib.functional.penalty import Reduction
 from lightning_calib.functional.preservation import preserve
+from lightning_calib.functional.shared import once
+from lightning_calib.functional.voxels import CHUNK_VALUES
 
 LooksAt = Literal["voxel", "neighbourhood", "features"]
-FittedBy = Literal["newton", "slsqp", "adam", "stacking"]
+FittedBy = Literal["newton", "slsqp", "lbfgs", "adam", "stacking"]
 
-# Values in a chunk of voxels on a CPU, over all classes: temporaries of `calibrate` stay within a few of these (8 MiB).
-CHUNK_VALUES = 2**21
+# Logits beyond this are refused: products with parameters would leave float32, and become NaN.
+LARGEST = 1e30
 
 _FINITE = ContextVar("finite", default=False)
+
+
+def is_known_finite() -> bool:
+    """Whether the caller has looked at the values (see :func:`known_finite`)."""
+    return _FINITE.get()
 
 
 @contextmanager
@@ -51,15 +59,15 @@ class Calibrator(nn.Module):
         description: what it is, in a few words without a full stop; by default the first line of the docstring.
         translation_invariant: whether adding a constant to all logits of a voxel changes nothing.
         preserves: what of the input's ranking is kept: ``"order"``, ``"argmax"`` or nothing.
-        monotone: whether every step after the logits is a non-decreasing function of them in floating point too
-            (the same subtraction and division for all classes of a voxel): order then cannot invert by rounding,
-            only merge, and checking the argmax is enough.
+        monotone: whether the result falls along the ranks of the logits in floating point too (by the same
+            subtraction and division for all classes of a voxel, or by sums of what is 0 or more): order then cannot
+            invert by rounding, only merge, and checking the argmax is enough.
         looks_at: what the probabilities of a voxel depend on: its own logits, those of its ``neighbourhood`` (it is
             then fitted on whole images), or further ``features``.
         conditional: whether each predicted class has an expert, parameters of its own.
         feature_names: the features that it looks at, in order, see :mod:`lightning_calib.functional.features`.
         solver: the solver that suits it; ``stacking`` where it is put together from others that were fitted.
-        searched: hyperparameters that a search for ``adam`` draws beside the usual ones.
+        searched: hyperparameters that a search for ``lbfgs`` or ``adam`` draws beside the usual ones.
 
     Args:
         num_classes: ``C``, at least 2.
@@ -114,8 +122,8 @@ class Calibrator(nn.Module):
         """Calibrate voxel by voxel, in chunks; calibrators that look at neighbours replace this."""
         flat = logits.T.unsqueeze(0) if logits.ndim == 2 else logits.flatten(2)  # (B, C, n)
         done = [self.finish(self.calibrate(self.start(part)), part) for part in self.chunks(flat)]
-        log_probs = torch.cat(done, dim=-1)
-        return log_probs[0].T if logits.ndim == 2 else log_probs.view(logits.shape)
+        log_probs = done[0] if len(done) == 1 else torch.cat(done, dim=-1)
+        return log_probs[0].T if logits.ndim == 2 else log_probs.reshape(logits.shape)
 
     def chunks(self, flat: Tensor) -> Iterator[Tensor]:
         """Views of ``(B, C, n)`` small enough for the temporaries of :meth:`calibrate`."""
@@ -123,7 +131,8 @@ class Calibrator(nn.Module):
             yield flat
             return
         values = chunk_values(flat.device, on_cpu=CHUNK_VALUES)
-        yield from torch.split(flat, max(1, values // (flat.shape[0] * self.voxel_values)), dim=-1)
+        size = max(1, values // (max(1, flat.shape[0]) * self.voxel_values))
+        yield from torch.split(flat, size, dim=-1) if size < flat.shape[-1] else [flat]
 
     @property
     def voxel_values(self) -> int:
@@ -132,7 +141,7 @@ class Calibrator(nn.Module):
 
     def start(self, logits: Tensor) -> Tensor:
         """Subtract each voxel's maximum where the calibrator is translation invariant."""
-        return logits - logits.amax(dim=1, keepdim=True) if self.translation_invariant else logits
+        return below_top(logits) if self.translation_invariant else logits
 
     def finish(self, log_probs: Tensor, logits: Tensor) -> Tensor:
         """Mend what rounding broke of a declared preservation."""
@@ -159,7 +168,7 @@ class Calibrator(nn.Module):
                 f"{expected}, got the shape {tuple(logits.shape)} with {logits.shape[1]} entries on axis 1; "
                 f"is the class axis elsewhere, or was the calibrator built for other data?"
             )
-        if not torch.compiler.is_compiling() and not _FINITE.get():
+        if not torch.compiler.is_compiling() and not is_known_finite():
             check_finite(logits)
 
     def temperature_map(self, logits: Tensor, features: Tensor | None = None) -> Tensor | None:
@@ -217,8 +226,30 @@ def features_of(calibrator: Calibrator, pooled: Tensor, members: Tensor | None =
     return make_features(calibrator.feature_names, pooled, members) if calibrator.feature_names else None
 
 
+@once
+def below_top(logits: Tensor) -> Tensor:
+    """Scores with the largest of each voxel at 0.
+
+    Example:
+        >>> below_top(torch.tensor([[1.0, 3.0]]))
+        tensor([[-2.,  0.]])
+    """
+    return logits - logits.amax(dim=1, keepdim=True)
+
+
+@once
+def log_softmax(logits: Tensor) -> Tensor:
+    """``log S(z)`` over the classes ``(B, C, ...)``.
+
+    Example:
+        >>> log_softmax(torch.zeros(1, 2)).exp()
+        tensor([[0.5000, 0.5000]])
+    """
+    return logits.log_softmax(dim=1)
+
+
 def check_finite(logits: Tensor) -> None:
-    """Refuse NaN and infinite logits; a device is waited for once.
+    """Refuse NaN, infinite and astronomic logits; a device is waited for once.
 
     Example:
         >>> check_finite(torch.tensor([[0.0, torch.nan]]))
@@ -226,10 +257,13 @@ def check_finite(logits: Tensor) -> None:
         ...
         ValueError: logits must be finite, got nan at (0, 1) and 0 more such values; look for float16 overflow or ...
     """
-    if logits.numel() == 0 or bool(torch.stack(torch.aminmax(logits.detach())).isfinite().all()):  # NaN reaches both
+    ends = torch.stack(torch.aminmax(logits.detach())).float() if logits.numel() else torch.zeros(2)
+    if bool((ends.abs() <= LARGEST).all()):  # NaN reaches both
         return
-    bad = (~torch.isfinite(logits)).nonzero()
+    bad = (~(logits.double().abs() <= LARGEST)).nonzero()
+    value = logits[tuple(bad[0])].item()
+    kind = f"within {LARGEST:g}" if math.isfinite(value) else "finite"
     raise ValueError(
-        f"logits must be finite, got {logits[tuple(bad[0])].item()} at {tuple(bad[0].tolist())} and "
-        f"{len(bad) - 1} more such values; look for float16 overflow or log(0) where they were made"
+        f"logits must be {kind}, got {value} at {tuple(bad[0].tolist())} and {len(bad) - 1} more such values; "
+        "look for float16 overflow or log(0) where they were made"
     )

@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lightning_calib.calibrators.featured import FeaturedCalibrator
 from lightning_calib.calibrators.linear import LinearCalibrator, LinearInput
 from lightning_calib.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 from lightning_calib.functional.bounds import within
@@ -12,7 +13,7 @@ from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.penalty import Reduction
 
 
-class BasisCalibrator(LinearCalibrator):
+class BasisCalibrator(FeaturedCalibrator, LinearCalibrator):
     r"""Scores of ``J`` given functions with bounded coefficients ``\theta`` of the voxel's expert ``e``.
 
     .. math:: s_k = -\sum_j \theta_{ej} \Phi_{jk}, \qquad q = S(s), \qquad \theta \ge 0
@@ -107,43 +108,11 @@ class BasisCalibrator(LinearCalibrator):
         seen = torch.cat([-logits, self.checked(features, logits)], dim=1) if self.feature_names else -logits
         return LinearInput(seen, self.experts(logits))
 
-    def split(self, seen: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gaps and features of what :meth:`inputs` gave ``(B, R, n)``."""
-        gaps, features = seen[:, : self.num_classes], seen[:, self.num_classes :]
-        return gaps, features if self.feature_names else None
-
-    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)`` and features ``(B, F, *S)``."""
-        self.check_input(logits)
-        seen = logits.to(self.compute_dtype(logits))
-        if self.feature_names:
-            seen = torch.cat([seen, self.checked(features, logits).to(seen)], dim=1)
-        with torch.autocast(logits.device.type, enabled=False):
-            return self.apply_to(seen)
-
-    def apply_to(self, logits: Tensor) -> Tensor:
-        """Calibrate chunks of voxels; features follow the logits on the class axis ``(B, C + F, *S)``."""
-        flat = logits.T.unsqueeze(0) if logits.ndim == 2 else logits.flatten(2)  # (B, C + F, n)
-        log_probs = torch.cat([self._part(part) for part in self.chunks(flat)], dim=-1)
-        if logits.ndim == 2:
-            return log_probs[0].T
-        return log_probs.view(logits.shape[0], self.num_classes, *logits.shape[2:])
-
     def calibrate(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """``log S(s)``."""
         change, expert = self.change().to(logits), self.experts(logits)
         change = change.unsqueeze(-1) if expert is None else change.T[:, expert].transpose(0, 1)  # (B, J, n)
         return self.scores(change, -logits, features).log_softmax(dim=1)
-
-    def checked(self, features: Tensor | None, logits: Tensor) -> Tensor:
-        """The features that it looks at; refuses calls without them."""
-        wanted = f"{self.name} looks at the features {', '.join(self.feature_names)}"
-        if features is None:
-            raise ValueError(f"{wanted}: call it with logits and features (B, {len(self.feature_names)}, *S)")
-        expected = (logits.shape[0], len(self.feature_names), *logits.shape[2:])
-        if tuple(features.shape) != expected:
-            raise ValueError(f"{wanted}: expected the shape {expected}, got {tuple(features.shape)}")
-        return features
 
     @property
     def voxel_values(self) -> int:
@@ -155,8 +124,3 @@ class BasisCalibrator(LinearCalibrator):
         """Bring stored coefficients back into their bounds."""
         low, high = (value.to(self.coefficients) for value in (self._low, self._high))
         self.coefficients.copy_(self.coefficients.clamp(low, high))
-
-    def _part(self, part: Tensor) -> Tensor:
-        """Log-probabilities of a chunk ``(B, C + F, n)``."""
-        logits, features = self.split(part)
-        return self.finish(self.calibrate(self.start(logits), features), logits)

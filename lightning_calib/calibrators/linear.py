@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lightning_calib.calibrators.base import Calibrator
+from lightning_calib.functional.ordering import inverse_permutation
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,13 @@ class LinearInput:
         expert: which parameters each voxel uses, ``(B, n)``, or ``None`` where there is only one set.
         permutation: canonical order ``(B, C, n)`` with ``features = gather(logits, permutation)``, or ``None``
             where classes stay in place. Class ``y`` sits at the position ``k`` with ``permutation[k] = y``.
+        places: that position of each class ``(B, C, n)``.
     """
 
     features: Tensor
     expert: Tensor | None = None
     permutation: Tensor | None = None
+    places: Tensor | None = None
 
 
 class LinearCalibrator(Calibrator):
@@ -48,6 +51,21 @@ class LinearCalibrator(Calibrator):
     def inputs(self, logits: Tensor, features: Tensor | None = None) -> LinearInput:
         """What it sees of logits ``(B, C, n)`` that went through :meth:`start`, and of features ``(B, F, n)``."""
         return LinearInput(logits)
+
+    def labelled(
+        self, logits: Tensor, target: Tensor, features: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What a fit sees: features and expert of :meth:`inputs`, and where labels stand in canonical order.
+
+        Args:
+            logits: ``(B, C, n)`` that went through :meth:`start`.
+            target: labels ``(B, n)``.
+            features: ``(B, F, n)``, for those that look at them.
+        """
+        view = self.inputs(logits) if features is None else self.inputs(logits, features)
+        if view.permutation is None:
+            return view.features, view.expert, target
+        return view.features, view.expert, inverse_permutation(view.permutation).gather(1, target.unsqueeze(1))[:, 0]
 
     def look(self, features: Tensor, weight: Tensor) -> bool:
         """Before a fit: set what the calibrator takes from the data beside its coordinates.

@@ -6,9 +6,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lightning_calib.calibrators.base import Calibrator, LooksAt
-from lightning_calib.functional.cones import Cone
-from lightning_calib.functional.convolution import DILATION, convolve_by_phases, reflection_index
+from lightning_calib.calibrators.base import LooksAt, below_top
+from lightning_calib.calibrators.field import TemperatureField
+from lightning_calib.functional.convolution import (
+    DILATION,
+    convolve_by_phases,
+    convolve_last,
+    neighbour_places,
+    reflected,
+)
 
 KERNEL = 5
 PADDING = DILATION * (KERNEL // 2)
@@ -22,7 +28,7 @@ _SOFTPLUS_START = math.log(math.expm1(1 - MIN_TEMPERATURE))
 GATE_START_STD = 0.01
 
 
-class LocalTemperatureScaling(Calibrator):
+class LocalTemperatureScaling(TemperatureField):
     r"""Temperature map from a tree of gated convolutions (Ding et al. 2021, ``logits`` branch).
 
     Seven convolutions ``C -> 1`` (kernel 5, dilation 2, reflection padding) give four leaves ``t_k`` and three
@@ -54,10 +60,7 @@ class LocalTemperatureScaling(Calibrator):
     name: ClassVar[str] = "lts"
     description = "local temperature scaling: a temperature for each voxel, from the scores around it"
     translation_invariant: bool = False
-    preserves: Cone | None = "order"
-    monotone = True
     looks_at: LooksAt = "neighbourhood"
-    searched: ClassVar[tuple[str, ...]] = ("weight_decay",)
 
     def __init__(
         self, num_classes: int, spatial_dims: int = 2, canonical: bool = False, through_plane: int = 0
@@ -80,20 +83,55 @@ class LocalTemperatureScaling(Calibrator):
         field = logits.log_softmax(dim=1) if self.canonical else logits
         weight = self.convolutions.weight.to(logits.dtype)
         bias = None if self.convolutions.bias is None else self.convolutions.bias.to(logits.dtype)
-        slices = self._to_slices(field)  # (N, C, H, W)
-        for axis in (2, 3):
-            index = reflection_index(slices.shape[axis], PADDING, slices.device)
-            slices = slices.index_select(axis, index)
+        slices = reflected(self._to_slices(field), PADDING)  # (N, C, H + 8, W + 8)
         if torch.is_grad_enabled() and weight.requires_grad and weight.device.type == "cpu":
             maps = convolve_by_phases(slices, weight, bias)  # (N, 7, H, W)
         else:
-            maps = nn.functional.conv2d(slices, weight, bias, dilation=DILATION)
+            maps = convolve_last(slices, weight, bias)
+        return self._from_slices(self._tree(maps).unsqueeze(1), logits)
+
+    @property
+    def num_inputs(self) -> int:
+        """Scores of ``C`` classes at 25 places."""
+        return self.num_classes * KERNEL**2
+
+    def inputs_at(self, logits: Tensor, index: Tensor, features: Tensor | None = None) -> Tensor:
+        """What the convolutions see around voxels of an image ``(C, *S)``, in the order of their weights."""
+        if logits.ndim != 1 + self.spatial_dims:
+            raise ValueError(f"{self.name} looks at neighbours: give images, got the shape {tuple(logits.shape)}")
+        axes = tuple(axis for axis in range(logits.ndim - 1) if self.spatial_dims == 2 or axis != self.through_plane)
+        places = neighbour_places(index, tuple(logits.shape[1:]), axes, KERNEL)  # (k, 25)
+        found = logits.flatten(1).index_select(1, places.flatten())  # (C, 25 k)
+        if self.canonical:
+            found = (found - found.amax(dim=0)).log_softmax(dim=0)
+        return torch.unflatten(found, 1, (-1, KERNEL**2)).movedim(1, 0).flatten(1)
+
+    def temperature_at(self, inputs: Tensor) -> Tensor:
+        """The seven convolutions as one product."""
+        weight, bias = self.convolutions.weight.flatten(1).to(inputs), self.convolutions.bias
+        assert bias is not None
+        maps = torch.addmm(bias.to(inputs).unsqueeze(1), weight, inputs.T)  # (7, k): rows in one piece
+        return self._tree(maps.unsqueeze(0))[0]
+
+    def first_layer(self) -> tuple[Tensor, Tensor]:
+        """Weight ``(7, C, 5, 5)`` and bias ``(7,)`` of the convolutions."""
+        assert self.convolutions.bias is not None
+        return self.convolutions.weight, self.convolutions.bias
+
+    @torch.no_grad()
+    def start_at_(self, temperature: float) -> None:
+        """Leaves at the temperature; the gates stay as they are."""
+        assert self.convolutions.bias is not None
+        above = max(temperature, 2 * MIN_TEMPERATURE) - MIN_TEMPERATURE
+        self.convolutions.bias[:NUM_LEAVES] = above + math.log1p(-math.exp(-above)) - _SOFTPLUS_START
+
+    def _tree(self, maps: Tensor) -> Tensor:
+        """Temperatures ``(N, *S)`` of leaves and gates ``(N, 7, *S)``."""
         leaves, gates = 1 + maps[:, :NUM_LEAVES], maps[:, NUM_LEAVES:].sigmoid()
         left = torch.lerp(leaves[:, 1], leaves[:, 0], gates[:, 0])
         right = torch.lerp(leaves[:, 3], leaves[:, 2], gates[:, 1])
         root = torch.lerp(right, left, gates[:, 2])
-        temperature = MIN_TEMPERATURE + nn.functional.softplus(root - 1 + _SOFTPLUS_START)
-        return self._from_slices(temperature.unsqueeze(1), logits)
+        return MIN_TEMPERATURE + nn.functional.softplus(root - 1 + _SOFTPLUS_START)
 
     def apply_to(self, logits: Tensor) -> Tensor:
         """Scale each voxel by its own temperature; the neighbourhood rules out chunks of voxels."""
@@ -102,9 +140,13 @@ class LocalTemperatureScaling(Calibrator):
                 f"local temperature scaling with spatial_dims={self.spatial_dims} needs logits with "
                 f"{2 + self.spatial_dims} axes, got the shape {tuple(logits.shape)}"
             )
-        shifted = logits - logits.amax(dim=1, keepdim=True)  # softmax and the division do not mind
-        field = shifted if self.canonical else logits
-        return self.finish((shifted / self.temperature_map(field)).log_softmax(dim=1), logits)
+        temperature = self.temperature_map(below_top(logits) if self.canonical else logits)
+        parts = list(self.chunks(logits.flatten(2)))
+        temperatures = torch.split(temperature.flatten(2), [part.shape[-1] for part in parts], dim=-1)
+        pairs = zip(parts, temperatures, strict=True)
+        # Softmax and the division do not mind that the largest is at 0.
+        done = [self.finish((below_top(part) / own).log_softmax(dim=1), part) for part, own in pairs]
+        return torch.cat(done, dim=-1).view(logits.shape)
 
     def _to_slices(self, field: Tensor) -> Tensor:
         """Images of a volume: ``(B, C, D, H, W)`` to ``(B D, C, H, W)``."""

@@ -27,6 +27,7 @@ _OURS = {
     "fts_pooled": "features:PooledFeatureTemperatureScaling",
     "case_ts": "features:CaseTemperatureScaling",
     "case_ts_pooled": "features:PooledCaseTemperatureScaling",
+    "fts_net": "feature_net:FeatureNetworkScaling",
     "stack": "stack:Stack",
 }
 

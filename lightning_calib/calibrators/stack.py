@@ -145,3 +145,15 @@ class Stack(Calibrator):
 
     def _parts(self) -> list[Calibrator]:
         return list(self.parts)  # type: ignore[arg-type]  # a ModuleList does not say what it holds
+
+
+def towards_identity(calibrator: Calibrator, weight: float) -> Stack:
+    """A calibrator mixed with no calibration, which has this weight.
+
+    Example:
+        >>> from lightning_calib.calibrators.temperature import TemperatureScaling
+        >>> towards_identity(TemperatureScaling(3), 0.25).weights.tolist()
+        [0.75, 0.25]
+    """
+    identity = Identity(calibrator.num_classes, calibrator.spatial_dims)
+    return Stack.of([calibrator, identity], [1 - weight, weight])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.calibrators.affine import AffineCalibrator
-from lightning_calib.calibrators.base import Calibrator, FittedBy
+from lightning_calib.calibrators.base import Calibrator, FittedBy, log_softmax
 from lightning_calib.functional.bounds import within
 from lightning_calib.functional.cones import Cone
 from lightning_calib.functional.simplex import log_mixture, nearest_on_simplex, on_simplex
@@ -31,7 +31,7 @@ class Identity(Calibrator):
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """``log S(z)``."""
-        return logits.log_softmax(dim=1)
+        return log_softmax(logits)
 
 
 class TemperatureScaling(AffineCalibrator):
@@ -116,7 +116,7 @@ class EnsembleTemperatureScaling(Calibrator):
     def calibrate(self, logits: Tensor) -> Tensor:
         """Log of the mixture."""
         uniform = torch.full_like(logits, -math.log(self.num_classes))
-        parts = [(logits / self.temperature).log_softmax(dim=1), logits.log_softmax(dim=1), uniform]
+        parts = [(logits / self.temperature).log_softmax(dim=1), log_softmax(logits), uniform]
         return log_mixture(torch.stack(parts), self.mixture())
 
     @torch.no_grad()

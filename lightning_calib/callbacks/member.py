@@ -8,6 +8,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from lightning_calib.kit.child import orphaned
 from lightning_calib.kit.files import atomic_path, write_json
+from lightning_calib.segmenters.checkpoints import refuse_damaged
 
 
 class ProgressFile(Callback):
@@ -47,7 +48,7 @@ class StopWithParent(Callback):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints that appear whole or not at all, wherever the temporary folder lies."""
+    """Checkpoints that appear whole or not at all, wherever the temporary folder lies; damaged ones are refused."""
 
     def save_checkpoint(
         self,
@@ -59,3 +60,9 @@ class AtomicCheckpoints(TorchCheckpointIO):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(Path(path)) as aside:
             super().save_checkpoint(checkpoint, aside, storage_options)
+
+    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401  # as the parent's
+        """Read a checkpoint if it is whole."""
+        refuse_damaged(Path(path), "remove it: the training then begins anew")
+        found: dict[str, Any] = super().load_checkpoint(path, *args, **options)
+        return found

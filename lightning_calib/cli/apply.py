@@ -10,10 +10,13 @@ import torch
 from lightning_calib.deployment.apply import INDEX, Application
 from lightning_calib.deployment.ensemble import CalibratedEnsemble
 from lightning_calib.deployment.maps import Precision
+from lightning_calib.deployment.regions import RegionEnsemble, is_region_folder
 from lightning_calib.deployment.sources import Inputs
+from lightning_calib.deployment.writers.base import AUTO
 from lightning_calib.executors.base import make_executor
-from lightning_calib.functional.cones import Cone
 from lightning_calib.kit.noise import quiet
+
+KEPT = "outputs"  # folder of the store that --keep_logits writes
 
 
 def apply(
@@ -26,13 +29,15 @@ def apply(
     device: str = "cpu",
     trust: bool = False,
     guard: bool = False,
+    format: str = AUTO,
+    keep_logits: bool = False,
     workers: int = 0,
     executor: str | dict[str, Any] = "local",
     json: bool = False,
 ) -> int:
     """Write calibrated probabilities, mask and confidence of each case; goes on where an earlier run stopped.
 
-    Volumes with an affine become NIfTI files on the original grid, everything else safetensors and pictures.
+    Maps are on the original grid, in the format of the images: NIfTI, DICOM, GeoTIFF, or safetensors and pictures.
 
     Args:
         deployed: folder that calibrate.py deploy wrote.
@@ -45,15 +50,19 @@ def apply(
         trust: import readers and networks of other packages that the deployed folder names.
         guard: mix towards the uncalibrated probabilities, case by case, where a case lies outside what the calibrator
             was fitted on; what it keeps of the order of classes stays kept.
+        format: of the maps: dicom, nifti, geotiff, arrays (safetensors and pictures), or the name of another writer;
+            auto takes that of the image.
+        keep_logits: also write the networks' scores of --images as a store, outputs in the destination, which monitor,
+            apply and others take; it has no targets.
         workers: cases at a time, each in a process of its own; 0 takes one after the other in this one.
         executor: where cases are calibrated: local, ray, or the name of another executor.
         json: print what was written as JSON.
     """
-    inputs = Inputs(deployed, outputs, images, device, trust, guard)
+    inputs = Inputs(deployed, outputs, images, device, trust, guard, destination / KEPT if keep_logits else None)
     here = executor == "local" and workers == 0
     threads = torch.get_num_threads() if here else int(os.environ.get("OMP_NUM_THREADS") or 1)
     chosen = make_executor(executor, workers if here else workers or None, threads, quiet)
-    index = Application(inputs, destination, precision, probabilities).run(chosen, quiet=json)
+    index = Application(inputs, destination, precision, probabilities, format).run(chosen, quiet=json)
     if json:
         print(json_format.dumps({"destination": str(destination)} | index))
     else:
@@ -64,12 +73,18 @@ def apply(
             f"{destination / INDEX}"
         )
         if guard:
-            preserves = CalibratedEnsemble.load(deployed, networks=False).pipeline.preserves
-            print(guard_summary(index["cases"], preserves))
+            print(guard_summary(index["cases"], preserved(deployed)))
     return 0
 
 
-def guard_summary(cases: dict[str, dict[str, Any]], preserves: Cone | None, most: int = 10) -> str:
+def preserved(deployed: Path) -> str | None:
+    """What a deployed folder leaves as it is: the order or the argmax, or the decisions on regions."""
+    if is_region_folder(deployed):
+        return "decisions" if RegionEnsemble.load(deployed).calibrator.preserves_decisions else None
+    return CalibratedEnsemble.load(deployed, networks=False).pipeline.preserves
+
+
+def guard_summary(cases: dict[str, dict[str, Any]], preserves: str | None, most: int = 10) -> str:
     """What the guard did, for a terminal; the cases farthest from the reference first."""
     weights = {name: case["identity_weight"] for name, case in cases.items()}
     outside = sorted((name for name in weights if weights[name] > 0), key=lambda name: -weights[name])

@@ -117,6 +117,30 @@ COMMANDS: Commands = {
             f"apply --deployed runs/camvid/deployed {_OUTPUTS} --destination maps",
         ),
     ),
+    "control": Command(
+        "lightning_calib.cli.control:control",
+        _DEPLOY,
+        ("deployed", "outputs", "structure", "risk", "alpha", "method", "group_level"),
+        examples=(
+            f"control --deployed runs/camvid/deployed {_OUTPUTS} --structure pedestrian --alpha 0.1",
+            f"control --deployed runs/camvid/deployed {_OUTPUTS} --structure pedestrian --risk false --alpha 0.2",
+        ),
+    ),
+    "threshold": Command(
+        "lightning_calib.cli.threshold:threshold",
+        _DEPLOY,
+        ("deployed", "outputs", "structure", "cost_fn", "cost_fp", "dice", "false_per_case"),
+        examples=(
+            f"threshold --deployed runs/camvid/deployed {_OUTPUTS} --structure pedestrian --cost_fn 5 --cost_fp 1",
+            f"threshold --deployed runs/camvid/deployed {_OUTPUTS} --structure pedestrian --false_per_case 1",
+        ),
+    ),
+    "structures": Command(
+        "lightning_calib.cli.structures:structures",
+        _DEPLOY,
+        ("deployed", "outputs", "level", "scale", "group_level"),
+        examples=(f"structures --deployed runs/camvid/deployed {_OUTPUTS}",),
+    ),
     "export": Command(
         "lightning_calib.cli.export:export",
         _DEPLOY,
@@ -126,8 +150,11 @@ COMMANDS: Commands = {
     "monitor": Command(
         "lightning_calib.cli.monitor:monitor",
         _DEPLOY,
-        ("deployed", "outputs", "alpha", "json"),
-        examples=("monitor --deployed runs/camvid/deployed --outputs runs/june/outputs",),
+        ("deployed", "outputs", "images", "alpha", "json"),
+        examples=(
+            "monitor --deployed runs/camvid/deployed --outputs runs/june/outputs",
+            "monitor --deployed runs/camvid/deployed --images pictures/june",
+        ),
     ),
     "push": Command(
         "lightning_calib.cli.hub:push",

@@ -66,6 +66,7 @@ def deploy(
             _say(deployment, place / run.region.slug, json)
         return 0
     results = Results(calibration, trust)
+    calibration = results.folder
     store = OutputStore(outputs or Path(results.settings["outputs"]))
     folder = destination or calibration.resolve().parent / "deployed"
     options = {"cases": cases, "repeat": repeat, "networks": networks, "preserve": preserve, "trust": trust}

@@ -1,6 +1,5 @@
 """Training of ensemble members as jobs of an executor."""
 
-import json
 import os
 import threading
 import time
@@ -16,7 +15,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 import lightning_calib
 from lightning_calib.executors.base import Executor
 from lightning_calib.kit.child import run_child
+from lightning_calib.kit.files import FileError
 from lightning_calib.kit.progress import spoken
+from lightning_calib.kit.typed import read_typed
 
 _POLL_SECONDS = 0.2
 _TAIL_LINES = 15
@@ -38,6 +39,15 @@ class Job:
     command: Sequence[str]
     log: Path
     progress: Path
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a member says after each epoch."""
+
+    epoch: int
+    max_epochs: int
+    scores: dict[str, float]
 
 
 def train_member(job: Job) -> None:
@@ -106,13 +116,16 @@ class _Display:
             self.say(f"member {job.name}: training, log in {job.log}")
         if job.name not in self.training or not job.progress.is_file():
             return
-        facts = json.loads(job.progress.read_text(encoding="utf-8"))
-        epoch, total = facts["epoch"], facts["max_epochs"]
+        try:
+            facts = read_typed(job.progress, Epoch)
+        except FileError:  # damaged: the next epoch writes it anew
+            return
+        epoch, total = facts.epoch, facts.max_epochs
         if self.epochs.get(job.name) == epoch:
             return
         self.epochs[job.name] = epoch
         self.ticks.setdefault(job.name, []).append(time.monotonic())
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(facts["scores"].items()))
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(facts.scores.items()))
         seconds = self.left(total)
         left = "time left not known yet" if isnan(seconds) else f"about {spoken(seconds)} left for all members"
         self.progress.update(self.bars[job.name], completed=epoch, total=total, scores=f"{scores}; {left}")

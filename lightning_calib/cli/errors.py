@@ -4,8 +4,11 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 from lightning_calib.kit.mend import Mendable
 from lightning_calib.kit.program import named
@@ -13,9 +16,12 @@ from lightning_calib.kit.program import named
 TRACEBACK = "LIGHTNING_CALIB_TRACEBACK"  # environment variable: 1 brings tracebacks back
 LISTED = 10
 INTERRUPTED = 130  # what shells say after Ctrl-C
+_MENDABLE = (ValueError, OSError, ImportError, MemoryError)
+_LIGHTNING = "MisconfigurationException"  # by its name: most commands do not import Lightning
 _WRAPPED = "Does not validate against any of the Union subtypes"  # jsonargparse around what a class said
 
 
+_PACKAGE = Path(__file__).resolve().parents[1]
 _ASKED: ContextVar[tuple[str, ...]] = ContextVar("the command line", default=())
 
 
@@ -34,9 +40,11 @@ def guarded(work: Callable[[], int | None], line: Sequence[str] = ()) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without arrows must not end a finished run
     try:
-        return work() or 0
-    except (ValueError, OSError, ImportError) as problem:
-        if os.environ.get(TRACEBACK):
+        with plain_warnings():
+            return work() or 0
+    except Exception as problem:
+        mendable = isinstance(problem, _MENDABLE) or type(problem).__name__ == _LIGHTNING
+        if not mendable or os.environ.get(TRACEBACK):
             raise
         print(f"error: {told(problem)}", file=sys.stderr)
         if isinstance(problem, Mendable) and (better := corrected({}, problem.options)):
@@ -48,6 +56,24 @@ def guarded(work: Callable[[], int | None], line: Sequence[str] = ()) -> int:
         if isinstance(end.__context__, KeyboardInterrupt):  # Lightning's Trainer has caught it
             return _interrupted()
         raise
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of this package like errors: the message alone, programs in the form of the call."""
+    usual = warnings.formatwarning
+
+    def plain(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        ours = issubclass(category, UserWarning) and _PACKAGE in Path(filename).resolve().parents
+        return f"warning: {named(str(message))}\n" if ours else usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def told(problem: BaseException) -> str:

@@ -12,6 +12,7 @@ from lightning_calib.experiment.fitting import curve_rows
 from lightning_calib.functional.penalty import Reduction
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
+from lightning_calib.solvers.fit import takes_epochs
 from lightning_calib.solvers.objective import LAM, MU
 from lightning_calib.tasks.calibration import CalibrationTask
 
@@ -40,13 +41,13 @@ def fit(
         outputs: folder of the frozen outputs, such as runs/camvid/outputs.
         pipeline: calibrator and pooling, such as "cms_op(p)".
         destination: where to write; by default fits/<calibrator>-<pooling>-<repeat> beside the outputs.
-        solver: newton, slsqp, adam, or auto for the one that suits the calibrator.
+        solver: newton, slsqp, lbfgs, adam, or auto for the one that suits the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
         reduction: mean or sum of the penalty over the experts of a conditional calibrator.
         lr: learning rate of adam.
         patience: epochs without a better NLL on val after which adam stops.
-        weight_decay: adam's weight decay, for local temperature scaling.
+        weight_decay: l2 regularisation of lbfgs and adam.
         resume: checkpoint of an interrupted fit.
         doctor: examine the outputs first; an error stops the fit.
         trainer: options of Lightning's Trainer.
@@ -70,8 +71,8 @@ def fit(
         weight_decay=weight_decay,
     )
     stored.train_batches = task.batches
-    if task.solver == "adam" and not stored.ids("val"):
-        raise ValueError("adam stops by the NLL on val, which has no cases: give it a size")
+    if takes_epochs(task.solver) and not stored.ids("val"):
+        raise ValueError(f"{task.solver} stops by the NLL on val, which has no cases: give it a size")
     trainer.fit(task, stored, ckpt_path=resume, weights_only=True if resume else None)
     if trainer.is_global_zero:
         folder = destination or fit_folder(outputs, name, stored.repeat)

@@ -13,7 +13,7 @@ from lightning_calib.kit.checksums import note_checksums
 from lightning_calib.kit.files import write_json
 from lightning_calib.outputs.partition import Split
 from lightning_calib.outputs.stored import StoredOutputsDataModule
-from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.solvers.epochs import MAX_EPOCHS
 
 SPLIT, CERTIFICATE = "split.json", "certificate.json"
 

@@ -1,9 +1,10 @@
 """``calibrate.py report``: the page, tables and figures of a calibration run."""
 
+import sys
 from pathlib import Path
 
 from lightning_calib.experiment.advice import Preserve
-from lightning_calib.experiment.layout import find_runs
+from lightning_calib.experiment.layout import experiment_folder, find_runs
 from lightning_calib.experiment.regions import read_runs
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.statistics import IntervalKind
@@ -29,10 +30,12 @@ def report(
         intervals: of the main table: clustered (cases drawn as wholes), or two_level, the paper's.
         trust: import classes of other packages that the run's folder names.
     """
-    runs = find_runs(calibration)
+    runs, calibration = find_runs(calibration), experiment_folder(calibration)
     folder = destination or (runs or calibration).resolve().parent / "report"
     if runs is None:
-        Results(calibration, trust)  # what it imports, the report needs
+        for failure in Results(calibration, trust).failures:  # what it imports, the report needs
+            problem = failure.error.partition("\n")[0]
+            print(f"warning: {failure.pipeline}, {failure.place}: {problem}", file=sys.stderr)
         page = build_report(calibration, outputs, folder, preserve, intervals)
     else:
         page = _regions(runs, folder, preserve, intervals, trust)

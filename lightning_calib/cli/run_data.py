@@ -30,6 +30,11 @@ def settle_training(data: SegmentationDataModule, run: RunFolder, new: NewCases,
     known = contents(data.splits.all)
     _settle(data, run, new)
     data.take(without_copies(data.splits, known))
+    if not data.splits.pool:
+        raise RunError(
+            f"{data.where}: no case of the pool set is left, since all of them are images of the training side under "
+            "other names; add others"
+        )
     if write:
         _write(data, run)
     return {case.case_id: known[case.case_id] for case in training_side(data.splits)}

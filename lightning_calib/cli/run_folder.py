@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from lightning_calib.datasets.cases import Splits
 from lightning_calib.datasets.content import TRAINED_ON, TRAINING_SIDE, Content, load_training, save_training
 from lightning_calib.datasets.registry import current_class_paths
-from lightning_calib.kit.files import locked, sha256, write_json
+from lightning_calib.kit.checksums import refuse_changed, write_done
+from lightning_calib.kit.files import locked, read_yaml, sha256
 from lightning_calib.kit.nested import differences, leaves
 from lightning_calib.outputs.manifest import Member
 
 Checkpoint = Literal["last", "best"]
+CONFIG, CHECKPOINTS, FINISHED = "config.yaml", "checkpoints", "finished.json"  # in a member's folder
 
 _LOCK_SECONDS = 60.0
 # Differences that do not make another member: speed and place.
@@ -42,7 +42,7 @@ class MemberFolder:
     @property
     def config(self) -> Path:
         """The config that it is trained with."""
-        return self.path / "config.yaml"
+        return self.path / CONFIG
 
     @property
     def progress(self) -> Path:
@@ -57,21 +57,28 @@ class MemberFolder:
     @property
     def finished(self) -> bool:
         """Whether the training went to its end."""
-        return (self.path / "finished.json").is_file()
+        return (self.path / FINISHED).is_file()
 
     def checkpoint(self, which: Checkpoint = "last") -> Path:
         """Checkpoint file of the last epoch or of the best one."""
-        return self.path / "checkpoints" / f"{which}.ckpt"
+        return self.path / CHECKPOINTS / f"{which}.ckpt"
 
     def mark_finished(self, facts: dict[str, Any]) -> None:
-        """Leave the mark of a finished training."""
-        write_json(self.path / "finished.json", facts)
+        """Leave the mark of a finished training, and the hashes of what it has left."""
+        networks = [f"{CHECKPOINTS}/{path.name}" for path in (self.path / CHECKPOINTS).glob("*.ckpt")]
+        write_done(self.path, FINISHED, facts, [CONFIG, TRAINED_ON, *networks])
+
+    def refuse_damaged(self) -> None:
+        """Stop where a finished member is not what its training has left."""
+        if self.finished:
+            refuse_changed(self.path, "bring it back, or remove the folder of the member and train it again")
 
     def refuse_other_config(self, config: dict[str, Any]) -> None:
         """Stop where the member was begun with a config that gives another network."""
         if not self.config.is_file():
             return
-        theirs, ours = _compared(yaml.safe_load(self.config.read_text(encoding="utf-8"))), _compared(config)
+        kept = read_yaml(self.config, "bring it back, or remove it if the config is the same as then")
+        theirs, ours = _compared(kept), _compared(config)
         unset = {key: value for key, value in ours.items() if not value}  # as is what an earlier version did not know
         if told := differences(unset | theirs, ours):
             raise RunError(
@@ -133,6 +140,8 @@ class RunFolder:
                 f"member(s) {', '.join(unfinished)} of {self.path} have not finished: run `train.py ensemble` "
                 "again, or choose others by --outputs.members"
             )
+        for member in chosen:
+            member.refuse_damaged()
         return chosen
 
     def of_folds(self, members: Sequence[MemberFolder], count: int) -> list[MemberFolder]:

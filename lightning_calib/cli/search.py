@@ -9,11 +9,12 @@ from lightning_calib.calibrators import PipelineName
 from lightning_calib.cli.doctor import require_healthy
 from lightning_calib.cli.fitted import fit_folder, save_fit, say
 from lightning_calib.experiment.search.draws import TrialRow
+from lightning_calib.experiment.search.sampled import SearchOn
 from lightning_calib.experiment.search.search import search as run_search
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
-from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.solvers.epochs import MAX_EPOCHS
 
 
 def search(
@@ -23,6 +24,7 @@ def search(
     trials: int = 20,
     solver: SolverName = "auto",
     storage: str | None = None,
+    search: SearchOn = "coreset",
     accelerator: str = "auto",
     max_epochs: int = MAX_EPOCHS,
     logger: Logger | None = None,
@@ -39,10 +41,11 @@ def search(
         pipeline: calibrator and pooling, such as "cms_op(p)".
         destination: where to write; by default fits/<calibrator>-<pooling>-<repeat> beside the outputs.
         trials: how many points to try, over all processes; pipelines with nothing to search take one.
-        solver: newton, slsqp, adam, or auto for the one that suits the calibrator.
+        solver: newton, slsqp, lbfgs, adam, or auto for the one that suits the calibrator.
         storage: a journal file, sqlite:///file.db or the URL of a database server; trials are in memory without it.
+        search: coreset for trials on a sample of large data, exact for trials on all voxels.
         accelerator: where fits run.
-        max_epochs: most epochs of adam.
+        max_epochs: most epochs of lbfgs and adam.
         logger: Lightning logger that gets the trials, such as CSVLogger with --logger.save_dir.
         doctor: examine the outputs first; an error stops the search.
         **data: options of StoredOutputsDataModule.
@@ -67,6 +70,7 @@ def search(
             max_epochs,
             logger,
             on_trial=tell,
+            search=search,
         )
     folder = destination or fit_folder(outputs, name, stored.repeat)
     facts = vars(found) | {"certificate": found.certificate, "curve": found.curve}

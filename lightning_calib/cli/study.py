@@ -43,14 +43,14 @@ class StudyOptions:
     def make(self, kind: type[Study], **options: Any) -> int:
         """Make a study, and say what came out; 1 where the study says that something failed."""
         quiet()
-        Results(self.calibration, self.trust)  # what it imports, the study and its workers need
-        executor = study_executor(self.calibration, self.workers, self.executor)
-        study = kind(self.calibration, self.outputs, executor, display=not self.json)
+        calibration = Results(self.calibration, self.trust).folder  # what that imports, the study and its workers need
+        executor = study_executor(calibration, self.workers, self.executor)
+        study = kind(calibration, self.outputs, executor, display=not self.json)
         facts = study.run(**options)
         lines = [*study.tell(facts), f"study:  {study.folder}"]
         if self.report:
-            folder = self.calibration.resolve().parent / "report"
-            lines.append(f"report: {build_report(self.calibration, self.outputs, folder, self.preserve)}")
+            folder = calibration.resolve().parent / "report"
+            lines.append(f"report: {build_report(calibration, self.outputs, folder, self.preserve)}")
         print(json_format.dumps(facts) if self.json else "\n".join(lines))
         return 1 if study.failed(facts) else 0
 

@@ -55,6 +55,7 @@ COMMANDS: Commands = {
         (
             ("--outputs.keep", "members, or pooled for their pooled logits alone (default: members)"),
             ("--outputs.dtype", "precision of the stored logits (default: float32)"),
+            ("--images", "image file or folder of new images without masks, in place of the pool set"),
             ("--corruption", "mild or strong: change every image first, for the study of shifts"),
         ),
     ),

@@ -68,6 +68,7 @@ class MemberTrainer(Trainer):
     def predict(
         self,
         *args: Any,
+        images: Path | None = None,
         corruption: Severity | None = None,
         corruption_seed: int = 0,
         out_of_fold: bool = False,
@@ -79,6 +80,8 @@ class MemberTrainer(Trainer):
 
         Args:
             *args: those of Lightning's Trainer.
+            images: image file or folder of new images without masks, in place of the pool set; the outputs go to a
+                folder outputs-<name of the images>, or outputs.folder, and have no targets.
             corruption: change every image of the pool set first, mildly or strongly, for the study of shifts; the
                 outputs go to a folder named outputs-mild or outputs-strong.
             corruption_seed: seed of which image is changed how.
@@ -90,8 +93,10 @@ class MemberTrainer(Trainer):
             parallel: jobs at a time; by default one a core.
             **options: those of Lightning's Trainer.
         """
-        if corruption is not None or executor is not None or out_of_fold:
-            raise RunError("corruption, out_of_fold and executor are options of the command line: train.py predict")
+        if corruption is not None or executor is not None or out_of_fold or images is not None:
+            raise RunError(
+                "images, corruption, out_of_fold and executor are options of the command line: train.py predict"
+            )
         return super().predict(*args, **options)
 
     def ensemble(

@@ -22,6 +22,7 @@ from lightning_calib.callbacks.outputs import StoreOutputs, say_finished
 from lightning_calib.callbacks.overlays import SampleOverlays
 from lightning_calib.cli.corrupted import corrupted
 from lightning_calib.cli.ensemble import Job, train_members
+from lightning_calib.cli.new_images import options_of, predict_images
 from lightning_calib.cli.parser import BriefErrors
 from lightning_calib.cli.prediction import predict_by
 from lightning_calib.cli.run_data import (
@@ -51,7 +52,7 @@ from lightning_calib.datasets.registry import DATASETS
 from lightning_calib.datasets.settled import NewCases
 from lightning_calib.executors.base import make_executor
 from lightning_calib.executors.local import available_cores, visible_gpus
-from lightning_calib.kit.files import plain, write_text
+from lightning_calib.kit.files import FILE_NAMES, names_file, plain, remove_leftovers, write_text
 from lightning_calib.kit.noise import quiet
 from lightning_calib.kit.program import named
 from lightning_calib.outputs.doctor.images import remember_images
@@ -133,6 +134,11 @@ class TrainCLI(LightningCLI):
     @property
     def run(self) -> RunFolder:
         """Folder of the run."""
+        parts = Path(self.options.name).parts
+        if not parts or not all(map(names_file, parts)):
+            raise RunError(
+                f"--name {self.options.name!r} cannot name a folder in {self.options.runs_dir}: {FILE_NAMES}"
+            )
         return RunFolder(Path(self.options.runs_dir) / self.options.name)
 
     @property
@@ -156,14 +162,22 @@ class TrainCLI(LightningCLI):
             name_loggers(self.options.trainer.logger, self.member, self.run.path.name)
 
     def instantiate_classes(self) -> None:
-        """Make data, network and Trainer; to look at the data, the data alone."""
-        if self.subcommand != "check":
+        """Make data, network and Trainer; to look at the data, the data alone; for new images, nothing yet."""
+        of_images = self.subcommand == "predict" and self.options.images is not None
+        if self.subcommand != "check" and not of_images:
             super().instantiate_classes()
             return
+        self.config_init, self.model, self.trainer = self.config, None, MemberTrainer(logger=False, devices=1)
+        self.datamodule = None if of_images else self._read_data()
+
+    def _read_data(self) -> SegmentationDataModule:
+        """The data set of the config, without a network."""
         parser = TrainParser(exit_on_error=False)
         parser.add_subclass_arguments(SegmentationDataModule, "data")
-        self.config_init, self.model, self.trainer = self.config, None, MemberTrainer(logger=False, devices=1)
-        self.datamodule = parser.instantiate_classes(parser.parse_object({"data": self.given["data"]})).data
+        data: SegmentationDataModule = parser.instantiate_classes(
+            parser.parse_object({"data": self.given["data"]})
+        ).data
+        return data
 
     def check(self, model: None, datamodule: SegmentationDataModule, cases: int, sheet: bool) -> None:
         """Say what the data look like, as the run divides them."""
@@ -196,6 +210,8 @@ class TrainCLI(LightningCLI):
     def fit(self, model: SegmentationTask, datamodule: SegmentationDataModule, ckpt_path: str | None) -> None:
         """Train one member; goes on from its last epoch where it was interrupted."""
         with self.member.locked() if _first_process() else nullcontext():
+            remove_leftovers(self.run.path, self.member.path, self.member.checkpoint().parent)
+            self.member.refuse_damaged()
             if self.member.finished:
                 rank_zero_info(f"member {self.member.name} in {self.member.path} is finished")
                 return
@@ -225,15 +241,25 @@ class TrainCLI(LightningCLI):
 
     def predict(
         self,
-        model: SegmentationTask,
-        datamodule: SegmentationDataModule,
+        model: SegmentationTask | None = None,
+        datamodule: SegmentationDataModule | None = None,
+        images: Path | None = None,
         corruption: Severity | None = None,
         corruption_seed: int = 0,
         out_of_fold: bool = False,
         executor: str | dict[str, Any] | None = None,
         parallel: int | None = None,
     ) -> None:
-        """Write the outputs of all members for the pool set; goes on where an earlier run stopped."""
+        """Write the outputs of all members for the pool set or for new images; goes on where an earlier run stopped."""
+        if images is not None:
+            if corruption is not None or out_of_fold or executor is not None:
+                raise RunError("--images goes without --corruption, --out_of_fold and --executor")
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            stored = options_of(self.options.outputs)
+            say_finished(*predict_images(self.run, images, stored, self.given["model"], self._read_data, device))
+            return
+        assert model is not None
+        assert datamodule is not None
         preprocessing = self._preprocessing(model, datamodule)  # of clean images
         options: OutputOptions = self._get(self.config_init, "outputs")
         outputs = self.run.out_of_fold if out_of_fold else self.run.outputs
@@ -314,9 +340,11 @@ class TrainCLI(LightningCLI):
     ) -> None:
         """Train the members that are not finished, each as a process of its own."""
         first = int(self.options.seed_everything)
+        remove_leftovers(self.run.path)
         folders = [self.run.member(seed) for seed in range(first, first + members)]
         for folder in folders:
             folder.refuse_other_config(self.given)
+            folder.refuse_damaged()
         known = settle_training(datamodule, self.run, self.options.new_cases, write=True)
         refuse_changed(self.run, known, self.options.changed_data)
         rank_zero_info(datamodule.summary())

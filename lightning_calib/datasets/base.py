@@ -16,6 +16,7 @@ from lightning_calib.datasets.checks import CaseFacts, scan
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.sampling import EpochSampler
 from lightning_calib.datasets.splits import assert_disjoint, check_fraction, make_folds
+from lightning_calib.kit.files import FILE_NAMES, names_file
 
 Sample = dict[str, Any]
 Stage = Literal["train", "val", "predict"]
@@ -54,12 +55,20 @@ def _misnamed(cases: Sequence[Case], levels: Sequence[str]) -> list[str]:
     ]
 
 
+def _unnameable(cases: Sequence[Case]) -> list[str]:
+    """One line for each case whose outputs could not be stored under its name."""
+    wrong = [case for case in cases if not names_file(case.case_id)]
+    return [f"case {case.case_id!r} cannot name a file of outputs: {FILE_NAMES}; rename its files" for case in wrong]
+
+
 def _misnumbered(names: Sequence[str], background: int | None, ignore: int | None) -> list[str]:
-    """One line each where the background is no class, or the ignored label is one."""
-    classes = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    """One line for each fault: names of classes, a background that is no class, an ignored label that is one."""
+    classes = ", ".join(f"{number} {name}" for number, name in enumerate(names) if name.isprintable())
     found = [] if background is None or 0 <= background < len(names) else [f"background_class {background} is no class"]
     found += [f"ignore_label {ignore} is a class"] if ignore is not None and 0 <= ignore < len(names) else []
-    found += [f"there are {len(names)} classes; name two or more"] if len(names) < 2 else []
+    found += ["one class or none; name two or more"] if len(names) < 2 else []
+    found += ["two classes of one name; give each its own"] if len(set(names)) < len(names) else []
+    found += [f"{name!r} cannot be printed on a line" for name in names if not name.isprintable() or not name.strip()]
     return [f"{text} (class_names: {classes})" for text in found]
 
 
@@ -174,10 +183,10 @@ class SegmentationDataModule(LightningDataModule):
         Raises:
             DataError: listing all problems.
         """
-        found = [*problems, *_misnamed(splits.pool, self.group_levels)]
+        found = [*problems, *_misnamed(splits.pool, self.group_levels), *_unnameable(splits.all)]
         found += _misnumbered(self.class_names, self.background, self.ignore_index)
         found += [
-            f"no {part} cases of {len(splits.all)} in all; add some, or have more of them in this part"
+            f"no {part} cases of {self._counted(splits)}; add some, or have more of them in this part"
             for part in ("train", "pool")
             if not getattr(splits, part) and not found
         ]
@@ -191,6 +200,12 @@ class SegmentationDataModule(LightningDataModule):
         if self.folds is not None and len(self.fold_cases) < self.folds:
             problem = f"folds = {self.folds}, but the training side has {len(self.fold_cases)} groups; ask for fewer"
             raise DataError([problem], self.where)
+
+    def _counted(self, splits: Splits) -> str:
+        """How many cases there are, and groups that go into one part as a whole."""
+        depth, told = level_depth(self.group_levels, self.group_level), f"{len(splits.all)} in all"
+        groups = {case.group(depth) for case in splits.all}
+        return f"{told}, which {len(groups)} {self.group_level}(s) keep together" if depth else told
 
     def take(self, splits: Splits) -> None:
         """Take parts on that were checked already, such as those of the run that they belong to."""

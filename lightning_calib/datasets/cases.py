@@ -39,7 +39,7 @@ class Case:
 
     Attributes:
         case_id: name of the case, unique within the data set; also the stem of its stored output.
-        images: one file, or one per channel; empty where the image is generated.
+        images: one file, or folder of slices, or one per channel; empty where the image is generated.
         mask: file of the target; None where it is generated.
         groups: what it shares with other cases, coarsest first, such as ``("utrecht", "p7")`` for site and patient;
             a finer group is known by its coarser ones, too: ``p7`` of another site is another patient.
@@ -63,8 +63,20 @@ class Case:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files of the case, the mask last."""
+        """All files of the case, those of a folder one by one, the mask last."""
+        return tuple(file for path in self.paths for file in files_of(path))
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Files of the case, and folders that are one image; the mask last."""
         return self.images if self.mask is None else (*self.images, self.mask)
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file, or the files of a folder that is one image (a DICOM series), in order of name."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
 
 
 def pick(cases: Iterable[Case], ids: Iterable[str]) -> list[Case]:

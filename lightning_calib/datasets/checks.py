@@ -77,25 +77,55 @@ def shortened(values: Sequence[int], most: int = 10) -> str:
     return f"[{', '.join(map(str, values[:most]))}, ... {values[-1]}] ({len(values)} values)"
 
 
+def class_numbers(mask: NDArray[Any], values: Sequence[int] | None, ignore_index: int | None) -> NDArray[Any]:
+    """Class numbers of a mask that holds other values.
+
+    Args:
+        mask: what the file holds.
+        values: the value of class 0, 1, ...; None where these are the class numbers.
+        ignore_index: value that is kept as it is.
+
+    Example:
+        >>> class_numbers(np.array([0, 255, 7]), (0, 255), 7).tolist()
+        [0, 1, 7]
+    """
+    if values is None:
+        return mask
+    strange = np.setdiff1d(mask, [*values, *([] if ignore_index is None else [ignore_index])])
+    if strange.size:
+        raise ValueError(f"values {shortened(strange.tolist(), 5)} are not among mask_values {list(values)}")
+    target = mask.astype(np.int64)
+    for number, value in enumerate(values):
+        target[mask == value] = number
+    return target
+
+
 def mask_remedy(values: Sequence[int], num_classes: int) -> str:
-    """What to set where masks hold other values than class numbers.
+    """What to set where masks hold other values than class numbers, in rising order.
 
     Example:
         >>> mask_remedy([0, 255], 2)
         'set mask_values: [0, 255]'
         >>> mask_remedy(range(256), 2)
         'these are shades of grey: set mask_threshold: 127'
+        >>> mask_remedy([0, 1, 255], 2)
+        'set ignore_label: 255 where that counts nowhere, or name its class'
     """
     if len(values) == num_classes:
         return f"set mask_values: {list(values)}"
     if num_classes == 2 and len(values) > 8:
         return f"these are shades of grey: set mask_threshold: {max(values) // 2}"
+    if len(strange := [value for value in values if not 0 <= value < num_classes]) == 1:
+        return f"set ignore_label: {strange[0]} where that counts nowhere, or name its class"
     return f"name {len(values)} classes, or set ignore_label to a value that counts nowhere"
 
 
-def _fingerprint(case: Case) -> str:
-    """Changes when a file of the case does."""
-    stats = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in case.files]
+def _fingerprint(case: Case) -> str | None:
+    """Changes when a file of the case does; None where one cannot be looked at, such as a link that leads nowhere."""
+    try:
+        stats = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in case.files]
+    except OSError:
+        return None
     return hashlib.sha256(repr((stats, case.window)).encode()).hexdigest()
 
 
@@ -104,9 +134,20 @@ def _try(inspect: Inspect, case: Case) -> CaseFacts:
         return inspect(case)
     except Exception as error:  # decoders raise whatever they like on a broken file
         text = " ".join(str(error).split()) or type(error).__name__
-        named = any(str(file) in text for file in case.files)
+        file = next((path for path in case.paths if str(path) in text), None)
         labels = {"labels": error.labels} if isinstance(error, LabelError) else {}
-        return {"problem": text, "case": None if named else case, **labels}
+        return {"problem": text.removeprefix(f"{file}: "), "case": case, "file": file, **labels}
+
+
+def check_values(
+    values: Sequence[int] | None, class_names: Sequence[str], ignore_label: int | None
+) -> tuple[int, ...] | None:
+    """Values of masks as a tuple, if there is one for each class, none twice and none of what counts nowhere."""
+    if values is not None and (len(values) != len(class_names) or len(set(values)) != len(values)):
+        raise ValueError(f"mask_values {values} must hold one value for each of the {len(class_names)} classes")
+    if values is not None and ignore_label in values:
+        raise ValueError(f"ignore_label {ignore_label} is also among mask_values {values}; take it out of one of them")
+    return None if values is None else tuple(values)
 
 
 def told_together(broken: Sequence[CaseFacts], counts: Sequence[Sequence[int]], num_classes: int | None) -> list[str]:
@@ -122,16 +163,11 @@ def told_together(broken: Sequence[CaseFacts], counts: Sequence[Sequence[int]], 
         masks = []
     values = {label for found in masks for label in found["labels"]}
     values |= {number for each in counts for number, count in enumerate(each) if count}
-    reasons: dict[str, list[Case]] = {}
-    lines = []
+    reasons: dict[tuple[str, bool], list[CaseFacts]] = {}
     for found in broken:
-        if found in masks:
-            continue
-        if found["case"] is None:
-            lines.append(found["problem"])
-        else:
-            reasons.setdefault(found["problem"], []).append(found["case"])
-    lines += [f"{_named(cases)}: {reason}" for reason, cases in reasons.items()]
+        if found not in masks:
+            reasons.setdefault((found["problem"], found["file"] is not None), []).append(found)
+    lines = [_told(reason, founds) for (reason, _), founds in reasons.items()]
     if masks and num_classes is not None:
         held, remedy = sorted(values), mask_remedy(sorted(values), num_classes)
         cases = [found["case"] for found in masks]
@@ -139,10 +175,20 @@ def told_together(broken: Sequence[CaseFacts], counts: Sequence[Sequence[int]], 
     return lines
 
 
+def _told(reason: str, founds: Sequence[CaseFacts]) -> str:
+    """One line on cases that have something wrong in common: it begins with the cases, or with a file."""
+    files = sorted(str(found["file"]) for found in founds if found["file"] is not None)
+    if not files:
+        return f"{_named([found['case'] for found in founds])}: {reason}"
+    if len(files) > 1:
+        return f"{len(files)} files, such as {files[0]}: {reason}"
+    return reason if files[0] in reason else f"{files[0]}: {reason}"
+
+
 def _named(cases: Sequence[Case]) -> str:
     """One case with its files; of several, some names and the number of the rest."""
     if len(cases) == 1:
-        return f"{cases[0].case_id} ({', '.join(str(file) for file in cases[0].files)})"
+        return f"{cases[0].case_id} ({', '.join(map(str, cases[0].paths))})"
     more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
     return f"{len(cases)} cases ({', '.join(sorted(case.case_id for case in cases)[:3])}{more})"
 
@@ -165,7 +211,7 @@ def scan(
     cached: dict[str, CaseFacts] = {}
     with suppress(OSError, ValueError):  # absent, or another process's disk trouble: the cases are read again
         cached = dict(read_json(path))
-    prints = {case.case_id: _fingerprint(case) for case in cases if case.files}
+    prints = {case.case_id: stamp for case in cases if case.files and (stamp := _fingerprint(case))}
     new = [case for case in cases if prints.get(case.case_id) not in cached]
     facts = {i: cached[p] for i, p in prints.items() if p in cached}
     with (
@@ -178,7 +224,7 @@ def scan(
     broken = [fact for fact in facts.values() if "problem" in fact]
     sound = {i: fact for i, fact in facts.items() if "problem" not in fact}
     problems = told_together(broken, [fact["counts"] for fact in sound.values() if "counts" in fact], num_classes)
-    if any(case.files and case.case_id in sound for case in new):
+    if any(case.case_id in prints and case.case_id in sound for case in new):
         with suppress(OSError):  # a read-only home costs time at the next start, nothing else
             write_json(path, cached | {prints[i]: fact for i, fact in sound.items() if i in prints})
     return sound, problems

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.cases import Case, files_of
 from lightning_calib.datasets.checks import cache_folder
 from lightning_calib.kit.files import FileError, digest, read_json, sha256, write_json
 
@@ -68,10 +68,15 @@ def contents(cases: Sequence[Case]) -> dict[str, Content]:
 def _content(case: Case, hashes: Mapping[Path, str]) -> Content:
     if not case.files:
         return {}
-    found: Content = {"images": [hashes[path] for path in case.images]}
+    found: Content = {"images": [_combined(path, hashes) for path in case.images]}
     if case.mask is not None:
         found["mask"] = hashes[case.mask]
     return found if case.window is None else found | {"window": list(case.window)}
+
+
+def _combined(path: Path, hashes: Mapping[Path, str]) -> str:
+    """Hash of a file; of a folder that is one image, of what its files hold, whatever their names."""
+    return digest(sorted(hashes[file] for file in files_of(path))) if path.is_dir() else hashes[path]
 
 
 def changes(before: Mapping[str, Content], now: Mapping[str, Content]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A task of the Medical Segmentation Decathlon."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,8 @@ from lightning_calib.datasets.readers import stem
 from lightning_calib.datasets.splits import by_fraction
 from lightning_calib.datasets.volume_reader import VolumeReader
 from lightning_calib.datasets.volumes import MixedSpacing, VolumeFileModule
+from lightning_calib.kit.files import FileError
+from lightning_calib.kit.typed import read_typed
 
 
 def read_index(root: Path) -> dict[str, Any]:
@@ -21,9 +22,9 @@ def read_index(root: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError([f"{path}: no such file; root is the folder of one task, with dataset.json"], "decathlon")
     try:
-        index = dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise DataError([f"{path}: no valid JSON ({error})"], "decathlon") from error
+        index = read_typed(path, dict[str, Any], "it is the file of the official release")
+    except FileError as error:
+        raise DataError([str(error)], "decathlon") from error
     lacking = [key for key in ("labels", "modality", "training") if key not in index]
     if lacking:
         raise DataError([f"{path}: lacks {', '.join(lacking)}"], "decathlon")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from lightning_calib.datasets.cases import Case, DataError
-from lightning_calib.datasets.checks import CaseFacts
+from lightning_calib.datasets.checks import CaseFacts, check_values
 from lightning_calib.datasets.groups import find_groups
 from lightning_calib.datasets.images import Array, ImageDataModule, ReadImage, ReadPicture
 from lightning_calib.datasets.pairing import pair_folders
-from lightning_calib.datasets.readers import PICTURES, VOLUMES, Alpha, list_files
+from lightning_calib.datasets.readers import PICTURES, SERIES, VOLUMES, Alpha, list_files
 from lightning_calib.datasets.splits import divide, divide_by_name
 from lightning_calib.datasets.transforms import Normalization
 
@@ -75,14 +75,15 @@ class Folder(ImageDataModule):
         super().__init__(**options)
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background, self.any_orientation = ignore_label, background_class, all_orientations
-        self.mask_values = check_values(mask_values, class_names)
+        self.mask_values = check_values(mask_values, class_names, ignore_label)
         self.picture_reader = ReadPicture(self.mask_values, ignore_label, alpha, channels_first, mask_threshold)
-        if mask_threshold is not None and (mask_values is not None or len(class_names) != 2):
-            raise ValueError("mask_threshold is for two classes, without mask_values")
+        others = mask_values is not None or ignore_label is not None
+        if mask_threshold is not None and (others or len(class_names) != 2):
+            raise ValueError("mask_threshold is for two classes, without mask_values and ignore_label")
         cases, problems = pair_folders(
             self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"), endings=(image_suffix, mask_suffix)
         )
-        if not cases and list_files(self.root / images, VOLUMES):
+        if not cases and list_files(self.root / images, (*VOLUMES, SERIES)):
             problems = [f"{self.root / images}: holds volumes; use lightning_calib.datasets.volume_folder.VolumeFolder"]
         grouping, strange = find_groups([case.case_id for case in cases], group_regex, groups_csv, group_level)
         self.group_levels, self.group_level = grouping.levels, grouping.whole
@@ -126,10 +127,3 @@ class Folder(ImageDataModule):
     def reader(self) -> ReadImage:
         """Reads files."""
         return self.picture_reader
-
-
-def check_values(values: list[int] | None, class_names: list[str]) -> tuple[int, ...] | None:
-    """The values as a tuple, if there is one for each class, none twice."""
-    if values is not None and (len(values) != len(class_names) or len(set(values)) != len(values)):
-        raise ValueError(f"mask_values {values} must hold one value for each of the {len(class_names)} classes")
-    return None if values is None else tuple(values)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightning_calib.datasets.cases import CASE, Case, level_depth
+from lightning_calib.datasets.content import listed
 
 Groups = Mapping[str, str | Sequence[str]]  # group of each case, or its groups, coarsest first
 
@@ -54,7 +55,7 @@ def find_groups(
         >>> find_groups(["a_p7_1", "b"], "^(?P<site>[a-z])_(?P<patient>p[0-9]+)_")[0]
         Grouping(levels=('site', 'patient'), names={'a_p7_1': ('a', 'p7')}, whole='site')
         >>> find_groups(["b"], "^([a-z])_")[1]
-        ["b: group_regex '^([a-z])_' does not fit its name"]
+        ["b: group_regex '^([a-z])_' does not fit the name"]
     """
     if pattern is not None and table is not None:
         raise ValueError("group_regex and groups_csv both name groups; give one of them")
@@ -115,7 +116,7 @@ def _by_pattern(case_ids: Sequence[str], pattern: str) -> tuple[Grouping, list[s
     pairs = [compiled.groupindex[name] for name in named] or range(1, compiled.groups + 1)
     matches = {case_id: compiled.search(case_id) for case_id in case_ids}
     found = {case_id: tuple(match[pair] or "" for pair in pairs) for case_id, match in matches.items() if match}
-    return _sound(case_ids, levels, found, f"group_regex {pattern!r} does not fit its name")
+    return _sound(case_ids, levels, found, f"group_regex {pattern!r} does not fit the name")
 
 
 def _by_table(case_ids: Sequence[str], path: Path) -> tuple[Grouping, list[str]]:
@@ -135,12 +136,14 @@ def _by_table(case_ids: Sequence[str], path: Path) -> tuple[Grouping, list[str]]
     if len(names) < len(rows) - 1:
         raise ValueError(f"{path}: a case is listed twice; give each one line")
     found = {case_id: names[case_id] for case_id in case_ids if case_id in names}
-    return _sound(case_ids, levels, found, f"{path} does not name its groups")
+    return _sound(case_ids, levels, found, f"{path} does not name the groups")
 
 
 def _sound(
     case_ids: Sequence[str], levels: tuple[str, ...], found: dict[str, tuple[str, ...]], lacking: str
 ) -> tuple[Grouping, list[str]]:
-    """The grouping of those cases that have a name at each level, and one line for each of the others."""
+    """The grouping of those cases that have a name at each level, and one line on the others."""
     names = {case_id: check_names(case_id, groups, levels) for case_id, groups in found.items() if all(groups)}
-    return Grouping(levels, names), [f"{case_id}: {lacking}" for case_id in case_ids if case_id not in names]
+    others = [case_id for case_id in case_ids if case_id not in names]
+    told = others[0] if len(others) == 1 else f"{len(others)} cases ({listed(others, most=3)})"
+    return Grouping(levels, names), [f"{told}: {lacking}"] if others else []

@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 
 from lightning_calib.datasets.base import SegmentationDataModule, Stage, at_least
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.checks import CaseFacts, label_facts, shortened
+from lightning_calib.datasets.checks import CaseFacts, class_numbers, label_facts
+from lightning_calib.datasets.georeference import georeference
 from lightning_calib.datasets.preprocessing import LATER, Preprocessing, record
 from lightning_calib.datasets.readers import Alpha, read_image, read_labels, read_shades
 from lightning_calib.datasets.sampling import SampleKey, generator
@@ -46,17 +47,7 @@ class ReadPicture:
         if case.mask is not None and self.mask_threshold is not None:
             return image, (read_shades(case.mask) > self.mask_threshold).astype(np.uint8)
         mask = read_labels(case, image.shape[:2])
-        return image, mask if self.mask_values is None or case.mask is None else self.classes(mask, self.mask_values)
-
-    def classes(self, mask: Array, values: tuple[int, ...]) -> Array:
-        """Class numbers of a mask's values."""
-        strange = np.setdiff1d(mask, [*values, *([] if self.ignore_index is None else [self.ignore_index])])
-        if strange.size:
-            raise ValueError(f"values {shortened(strange.tolist(), 5)} are not among mask_values {list(values)}")
-        target = mask.astype(np.int64)
-        for number, value in enumerate(values):
-            target[mask == value] = number
-        return target
+        return image, mask if case.mask is None else class_numbers(mask, self.mask_values, self.ignore_index)
 
 
 class ImageDataset(Dataset[dict[str, Any]]):
@@ -68,6 +59,7 @@ class ImageDataset(Dataset[dict[str, Any]]):
         transform: what happens to both.
         seed: seed of crops and augmentation.
         raw_transform: applied to the raw 8-bit image and its case id before anything else (corruptions).
+        whole: images are not cropped, so that their place on Earth is that of the file.
     """
 
     def __init__(
@@ -77,9 +69,10 @@ class ImageDataset(Dataset[dict[str, Any]]):
         transform: ImageTransform,
         seed: int = 0,
         raw_transform: RawTransform | None = None,
+        whole: bool = False,
     ) -> None:
         self.cases, self.read, self.transform = list(cases), read, transform
-        self.seed, self.raw_transform = seed, raw_transform
+        self.seed, self.raw_transform, self.whole = seed, raw_transform, whole
 
     def __len__(self) -> int:
         """Number of cases."""
@@ -98,9 +91,18 @@ class ImageDataset(Dataset[dict[str, Any]]):
             "target": torch.from_numpy(target.astype(np.int64)),
             "case_id": case.case_id,
         }
-        if case.window is not None:
-            sample["geometry"] = {"tile": "/".join(case.groups), "window": list(case.window)}
+        if geometry := self._geometry(case, target.shape):
+            sample["geometry"] = geometry
         return sample
+
+    def _geometry(self, case: Case, shape: Sequence[int]) -> dict[str, Any]:
+        """Where the pixels are: the window of a tile, and the place of a GeoTIFF image on Earth."""
+        found: dict[str, Any] = {}
+        if case.window is not None:
+            found = {"tile": "/".join(case.groups), "window": list(case.window)}
+        if self.whole and case.images:
+            found |= georeference(case.images[0], shape, case.window) or {}
+        return found
 
 
 class ImageDataModule(SegmentationDataModule):
@@ -161,7 +163,9 @@ class ImageDataModule(SegmentationDataModule):
     def dataset(self, cases: Sequence[Case], stage: Stage) -> ImageDataset:
         """Samples of some cases as a stage needs them."""
         seed = self.sample_seed if stage == "train" else 0
-        return ImageDataset(cases, self.reader(), self.transform(stage), seed, self.raw_transform)
+        return ImageDataset(
+            cases, self.reader(), self.transform(stage), seed, self.raw_transform, whole=stage == "predict"
+        )
 
     def inspect(self, case: Case) -> CaseFacts:
         """Facts on one case, see :meth:`describe`."""

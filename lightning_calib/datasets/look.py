@@ -14,6 +14,7 @@ from lightning_calib.datasets.base import SegmentationDataModule
 from lightning_calib.datasets.cases import Case
 from lightning_calib.datasets.content import listed
 from lightning_calib.datasets.images import ImageDataModule
+from lightning_calib.datasets.readers import read_mask
 from lightning_calib.kit.files import atomic_path
 
 PARTS = {"train": "training", "val": "validation", "pool": "pool"}
@@ -30,7 +31,8 @@ def describe(data: SegmentationDataModule, most: int) -> list[str]:
         most: cases that values and near copies are looked for in, evenly spread.
     """
     drawn = spread(data.splits.all, most)
-    return [*_sizes(data), *_values(data, drawn), *_classes(data), *_groups(data), *_copies(data, drawn)]
+    told = [*_sizes(data), *_values(data, drawn), *_mask_values(drawn)]
+    return [*told, *_classes(data), *_groups(data), *_copies(data, drawn)]
 
 
 def spread(cases: Sequence[Case], most: int) -> list[Case]:
@@ -48,7 +50,11 @@ def _sizes(data: SegmentationDataModule) -> list[str]:
     if not found:
         return []
     told = ", ".join(f"{size} ({count} cases)" for size, count in found.most_common(4))
-    return [f"sizes: {told}" + (f" and {len(found) - 4} more" if len(found) > 4 else "")]
+    lines = [f"sizes: {told}" + (f" and {len(found) - 4} more" if len(found) > 4 else "")]
+    cut = not isinstance(data, ImageDataModule) or data.crop_size or data.image_size
+    if len(found) > 1 and data.batch_size > 1 and not cut:
+        lines.append("ATTENTION: images of a batch must have one size; set crop_size, image_size or batch_size: 1")
+    return lines
 
 
 def _values(data: SegmentationDataModule, cases: Sequence[Case]) -> list[str]:
@@ -61,6 +67,24 @@ def _values(data: SegmentationDataModule, cases: Sequence[Case]) -> list[str]:
         ranges.setdefault(str(image.dtype), []).append((float(image.min()), float(image.max())))
     told = [f"{kind} from {min(lows):g} to {max(tops):g}" for kind, (lows, tops) in _transposed(ranges)]
     return [f"values of images: {', '.join(told)} ({data.normalization} normalisation)"]
+
+
+def _mask_values(cases: Sequence[Case], most: int = 10) -> list[str]:
+    """What mask files hold, by their share of the voxels."""
+    counts: Counter[float] = Counter()
+    for case in cases:
+        if case.mask is not None:
+            try:
+                values, found = np.unique(read_mask(case.mask), return_counts=True)
+            except (OSError, ValueError):  # colours, fractions or segments, which readers make classes of
+                return []
+            counts.update(dict(zip(values.tolist(), found.tolist(), strict=True)))
+    if not counts:
+        return []
+    total = sum(counts.values())
+    shown = [f"{value:g} ({100 * counts[value] / total:.2f} %)" for value in sorted(counts)[:most]]
+    more = f" and {len(counts) - most} more" if len(counts) > most else ""
+    return [f"values of masks: {', '.join(shown)}{more}"]
 
 
 def _transposed(ranges: dict[str, list[tuple[float, float]]]) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.readers import SUFFIXES, list_files, stem
+from lightning_calib.datasets.readers import SERIES, SUFFIXES, is_series, list_files, stem
 
 
 def pair_folders(
@@ -14,6 +14,7 @@ def pair_folders(
     suffixes: Sequence[str] = SUFFIXES,
     groups: Callable[[str], tuple[str, ...]] = lambda case_id: (),
     endings: tuple[str, str] = ("", ""),
+    mask_suffixes: Sequence[str] | None = None,
 ) -> tuple[list[Case], list[str]]:
     """Cases of two folders in which an image and its mask have the same name up to the ending.
 
@@ -24,18 +25,23 @@ def pair_folders(
         suffixes: endings that count.
         groups: groups by case id, coarsest first.
         endings: what the names of images and of masks have at their ends that is no part of the case's.
+        mask_suffixes: endings of masks; None for those of images.
 
     Returns:
         The cases in order of name, and one line for each thing that is wrong.
     """
-    pictures, labels = list_files(images, suffixes), list_files(masks, suffixes)
+    pictures, labels = list_files(images, suffixes), list_files(masks, mask_suffixes or suffixes)
     problems = [
         f"{folder}: {'empty' if folder.is_dir() else 'no such folder'}; expected files of {' '.join(suffixes)}"
         for folder, files in ((images, pictures), (masks, labels))
         if not files
     ]
+    if SERIES in suffixes and is_series(images):
+        return [], [f"{images}: holds DICOM slices; put each series into a folder of its own in {images}"]
     if problems:
         return [], problems
+    if images.resolve() == masks.resolve() and endings[0] == endings[1]:
+        return [], [f"{images}: images and masks are one folder, so that each image would be its own mask"]
     problems += _twice(pictures) + _twice(labels)
     image_of = {stem(p).removesuffix(endings[0]): p for p in pictures}
     mask_of = {stem(p).removesuffix(endings[1]): p for p in labels}

@@ -1,7 +1,8 @@
 """Decoding of picture files with all their bits and bands: what a file holds is used or refused, never cut off."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ Array = NDArray[Any]
 _TIFF, _PNG = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), b"\x89PNG\r\n\x1a\n"  # first bytes
 _DEEP = 16  # bits that Pillow cuts down in colour PNG files
 _MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**28)  # a header can claim anything; Pillow has the same limit
+_ORIENTATION, _UPRIGHT = 274, (0, 1)  # a tag of EXIF and TIFF: how viewers turn the picture; 0 is not known
 _GREY = {0: "minus", 1: "plus"}  # TIFF's photometric interpretations that are read as they are, the first upside down
 _RGB, _ALPHA_KINDS = 2, (1, 2)  # also TIFF's: colour, and extra samples that are transparency
 
@@ -40,14 +42,24 @@ def decode(path: Path) -> Picture:
     Raises:
         ValueError: where the file holds several pictures, or kinds of numbers that no decoder here understands.
     """
-    try:
+    with told(path):
         found = _decoder(path)(path)
-    except (ValueError, OSError, ImportError):
-        raise
-    except Exception as problem:  # decoders raise whatever they like on a broken file
-        raise ValueError(f"{path}: damaged, or of a kind that is not read ({problem})") from problem
     opaque = found.alpha is not None and found.alpha.size and (found.alpha == _opaque(found.alpha)).all()
     return replace(found, alpha=None) if opaque else found
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Name the file in whatever goes wrong with it: decoders raise what they like, mostly without it."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as problem:
+        if isinstance(problem, ValueError | OSError) and str(path) in str(problem):
+            raise
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        raise ValueError(f"{path}: damaged, or of a kind that is not read ({reason})") from problem
 
 
 def _decoder(path: Path) -> Callable[[Path], Picture]:
@@ -68,6 +80,7 @@ def _pillow(path: Path) -> Picture:
     with Image.open(path) as image:
         if getattr(image, "n_frames", 1) > 1:
             raise ValueError(f"{path}: {getattr(image, 'n_frames', 0)} pictures in one file; save one a file")
+        _refuse_turned(path, image.getexif().get(_ORIENTATION, 0))
         image.load()
         indices = np.asarray(image).astype(np.uint8) if image.mode in ("P", "1") else None
         if image.mode.startswith(("I", "F")):
@@ -85,7 +98,7 @@ def _deep_png(path: Path) -> Picture:
 
     data = np.fromfile(path, np.uint8)
     width, height = struct.unpack(">II", data[16:24].tobytes())
-    _refuse_vast(path, height, width)
+    refuse_vast(path, height, width)
     array = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if array is None:
         raise ValueError(f"{path}: damaged, or no PNG file; save it again")
@@ -104,7 +117,8 @@ def _tiff(path: Path) -> Picture:
         series, page = file.series[0], file.pages.first
         if page.photometric not in (*_GREY, _RGB):  # palettes, CMYK and the like
             return _pillow(path)
-        _refuse_vast(path, *(series.shape[series.axes.index(axis)] for axis in "YX"))
+        _refuse_turned(path, page.tags.valueof(_ORIENTATION, 0))
+        refuse_vast(path, *(series.shape[series.axes.index(axis)] for axis in "YX"))
         extra = [int(kind) for kind in page.extrasamples]
         array = _bands_last(path, series.asarray(), series.axes)
         if _GREY.get(page.photometric) == "minus" and array.dtype.kind == "u":
@@ -134,6 +148,16 @@ def _bands_last(path: Path, array: Array, axes: str) -> Array:
     return np.atleast_3d(array.transpose(order))
 
 
-def _refuse_vast(path: Path, height: int, width: int) -> None:
+def _refuse_turned(path: Path, orientation: int) -> None:
+    """Stop where viewers turn or mirror a picture and arrays do not: its mask may have been drawn on either."""
+    if orientation not in _UPRIGHT:
+        raise ValueError(
+            f"{path}: viewers turn or mirror it (orientation {orientation} in its EXIF data); save it upright, "
+            "and see that its mask fits"
+        )
+
+
+def refuse_vast(path: Path, height: int, width: int) -> None:
+    """Stop before a header's claim of a size fills the memory."""
     if height * width > _MAX_PIXELS:
         raise ValueError(f"{path}: {height} x {width} pixels, more than {_MAX_PIXELS}; cut it into tiles")

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.readers import PICTURES, VOLUMES, stem, suffix
+from lightning_calib.datasets.georeference import georeference
+from lightning_calib.datasets.readers import PICTURES, VOLUME_INPUTS, stem, suffix
 from lightning_calib.datasets.registry import READERS
 from lightning_calib.kit.files import plain
 
@@ -38,7 +39,7 @@ class LoadedImage:
         image: ``(channels, *S_in)``, normalised.
         restore: brings logits ``(C, *S_in)`` to the file's grid ``(C, *S)``.
         valid: where the networks predict, bool ``(*S)``; None for everywhere.
-        geometry: affine, spacing and order of axes of a volume.
+        geometry: where the voxels are: affine, spacing and order of axes of a volume, place of a GeoTIFF image.
     """
 
     image: Tensor
@@ -117,8 +118,8 @@ class Loader:
     @property
     def endings(self) -> tuple[str, ...]:
         """Endings of files that can be read."""
-        usual = PICTURES if self.facts.kind == "image" else VOLUMES
-        return tuple(getattr(self.read, "endings", (*usual, ".npy")))
+        usual = (*PICTURES, ".npy") if self.facts.kind == "image" else VOLUME_INPUTS
+        return tuple(getattr(self.read, "endings", usual))
 
     def __call__(self, files: Sequence[Path]) -> LoadedImage:
         """Read one case of one file, or of one file a channel."""
@@ -142,7 +143,8 @@ class Loader:
         size = raw.shape[:2]
         transform = ImageTransform(image_size=self.facts.image_size, normalization=normalization)
         image, _ = transform(raw, np.zeros(size, np.uint8), np.random.default_rng(0))
-        return LoadedImage(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), partial(_resize, size))
+        tensor = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        return LoadedImage(tensor, partial(_resize, size), geometry=georeference(case.images[0], size))
 
     def _volume(self, case: Case) -> LoadedImage:
         volume = self.read(case, True)

@@ -8,8 +8,8 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_calib.datasets.cases import Case
-from lightning_calib.datasets.pictures import Picture, decode
+from lightning_calib.datasets.cases import Case, files_of
+from lightning_calib.datasets.pictures import Picture, decode, told
 
 Array = NDArray[Any]
 
@@ -17,30 +17,48 @@ PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif")
 Alpha = Literal["drop", "band"]
 VOLUMES = (".nii.gz", ".nii")
 SUFFIXES = (*PICTURES, ".npy", *VOLUMES)
+SERIES = "folders of DICOM slices"  # stands among endings
+VOLUME_INPUTS = (*VOLUMES, ".npy", SERIES)
+SEGMENTS = ".dcm"  # a DICOM segmentation as a mask
 
 
 def suffix(path: Path, endings: Sequence[str] = SUFFIXES) -> str:
-    """The file's ending among those given, or "" for any other.
+    """The file's ending among those given, or "" for any other; that of a folder of DICOM slices is ``SERIES``.
 
     Example:
         >>> suffix(Path("scan.v2.nii.gz")), suffix(Path("Photo.JPG")), suffix(Path("notes.txt"))
         ('.nii.gz', '.jpg', '')
     """
+    if SERIES in endings and path.is_dir():
+        return SERIES if is_series(path) else ""
     return next((ending for ending in endings if path.name.lower().endswith(ending)), "")
 
 
+def is_dicom(path: Path) -> bool:
+    """Whether a file says that it is DICOM; those that lack the preamble do so by their names alone."""
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM" or path.suffix.lower() == ".dcm"
+
+
+def is_series(folder: Path) -> bool:
+    """Whether a folder holds DICOM files."""
+    return folder.is_dir() and any(is_dicom(path) for path in files_of(folder))
+
+
 def stem(path: Path) -> str:
-    """The file's name without its ending.
+    """The name of a file without its ending, or of a folder.
 
     Example:
         >>> stem(Path("scans/case.01.nii.gz"))
         'case.01'
     """
+    if path.is_dir():
+        return path.name
     return path.name[: len(path.name) - len(suffix(path))] if suffix(path) else path.stem
 
 
 def list_files(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
-    """Readable files of a folder in order of name; an absent folder has none. Hidden files do not count."""
+    """Readable files and image folders of a folder by name; an absent folder has none. Hidden files do not count."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if suffix(p, suffixes) and not p.name.startswith("."))
@@ -65,7 +83,7 @@ def read_image(path: Path, alpha: Alpha | None = None, channels_first: bool = Fa
     if array.dtype not in (np.uint8, np.uint16):
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
-        raise ValueError(f"{path}: not every pixel is a finite number; repair or leave out the case")
+        raise ValueError(f"{path}: not every pixel is a finite number of float32; repair or leave out the case")
     return array
 
 
@@ -76,14 +94,23 @@ def _bands(path: Path, alpha: Alpha | None) -> Array:
         return bands
     if alpha is None:
         raise ValueError(
-            f"{path}: transparency that differs from pixel to pixel; set alpha: drop to look at the colours alone, or "
-            "alpha: band to make it a channel"
+            f"{path}: transparency that differs from pixel to pixel; save it without, or set alpha: drop to "
+            "look at the colours alone, alpha: band to make it a channel"
         )
     return np.concatenate([bands, picture.alpha[..., None].astype(bands.dtype)], axis=2)
 
 
+def load_array(path: Path) -> Array:
+    """The numbers of an NPY file; nothing is unpickled."""
+    with told(path):
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("several arrays in one file")
+    return array
+
+
 def _array(path: Path, channels_first: bool) -> Array:
-    array = np.load(path, allow_pickle=False)
+    array = load_array(path)
     shape = "(channels, H, W)" if channels_first else "(H, W, channels)"
     if array.ndim not in (2, 3) or array.dtype.kind not in "uifb":
         raise ValueError(f"{path}: {array.dtype} of shape {array.shape}; a 2D image is (H, W) or {shape}, real numbers")
@@ -93,7 +120,7 @@ def _array(path: Path, channels_first: bool) -> Array:
 def read_shades(path: Path) -> Array:
     """A grey mask ``(H, W)`` as it is, fractions included; of a colour one the first channel, where all are equal."""
     if suffix(path) == ".npy":
-        return np.asarray(np.load(path, allow_pickle=False))
+        return load_array(path)
     return _grey(path, decode(path))
 
 
@@ -106,7 +133,9 @@ def read_mask(path: Path) -> Array:
     if suffix(path) in VOLUMES:
         mask = read_nifti(path).array
     else:
-        mask = np.load(path, allow_pickle=False) if suffix(path) == ".npy" else _labels(path)
+        mask = load_array(path) if suffix(path) == ".npy" else _labels(path)
+    if mask.dtype.kind not in "uifb":
+        raise ValueError(f"{path}: values of the type {mask.dtype}; masks hold class numbers")
     if mask.dtype.kind == "f":
         if (mask != np.rint(mask)).any():
             raise ValueError(f"{path}: fractions such as {mask[mask != np.rint(mask)][0]}; masks hold class numbers")
@@ -133,35 +162,48 @@ def read_labels(case: Case, shape: tuple[int, ...]) -> Array:
 
 
 @dataclass(frozen=True)
-class Nifti:
-    """A NIfTI file in array order: the slowest axis of the scanner's grid first.
+class VolumeFile:
+    """A NIfTI file or a DICOM series in array order: the slowest axis of the scanner's grid first.
 
     Attributes:
         array: ``(D, H, W)``, or ``(channels, D, H, W)`` for a file with several.
         spacing: voxel size in mm along ``D, H, W``.
         affine: the file's 4 x 4 matrix, in the file's own order of axes (x, y, z).
+        dicom: folder and identifier of a DICOM series; None for other files.
     """
 
     array: Array
     spacing: tuple[float, ...]
     affine: list[list[float]]
+    dicom: dict[str, str] | None = None
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """What it takes to write arrays back as NIfTI (transpose, then this affine)."""
-        return {"affine": self.affine, "spacing": list(self.spacing), "axes": "zyx"}
+        """What it takes to write arrays back as NIfTI (transpose, then this affine) or beside a DICOM series."""
+        facts = {"affine": self.affine, "spacing": list(self.spacing), "axes": "zyx"}
+        return facts if self.dicom is None else facts | {"dicom": self.dicom}
 
 
-def read_nifti(path: Path) -> Nifti:
+def read_affine(path: Path) -> list[list[float]]:
+    """The 4 x 4 matrix of a NIfTI file, without reading its voxels."""
+    import nibabel  # of the extra `volumes`
+
+    with told(path):
+        affine: list[list[float]] = nibabel.load(path).affine.tolist()
+    return affine
+
+
+def read_nifti(path: Path) -> VolumeFile:
     """A volume with its voxel size.
 
     nibabel hands out ``(x, y, z)``; the axes are reversed, so that slices come first as in nnU-Net.
     """
     import nibabel  # of the extra `volumes`
 
-    file = nibabel.load(path)
-    array = np.asarray(file.dataobj)
+    with told(path):
+        file = nibabel.load(path)
+        array = np.asarray(file.dataobj)
     if array.ndim not in (3, 4):
         raise ValueError(f"{path}: shape {array.shape}; a volume has 3 axes, or 4 with channels last")
     zooms = cast(tuple[float, ...], tuple(float(z) for z in file.header.get_zooms()[:3]))
-    return Nifti(np.ascontiguousarray(array.T), zooms[::-1], file.affine.tolist())
+    return VolumeFile(np.ascontiguousarray(array.T), zooms[::-1], file.affine.tolist())

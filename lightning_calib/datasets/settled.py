@@ -7,13 +7,14 @@ from typing import Any, Literal, Self
 
 from lightning_calib.datasets.cases import Case, Splits
 from lightning_calib.datasets.content import Content, copies
-from lightning_calib.kit.files import FileError, read_json, write_json
+from lightning_calib.kit.files import FileError, digest, read_json, write_json
 
 PARTS = ("train", "val", "pool")
 NewCases = Literal["leave_out", "pool", "train"]
 NEW = "new since the run began (--new_cases pool or train takes them in)"
 _NEAR = "new, and of a group that networks were trained on"
 _WAITING = (NEW, _NEAR)
+_DIGEST = "digest"  # of the rest of the file
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,24 @@ class Division:
         facts = read_json(path, remedy)
         try:
             parts = {part: tuple(map(str, facts[part])) for part in PARTS}
-            return cls(**parts, left_out=dict(facts["left_out"]))
-        except (KeyError, TypeError, ValueError) as problem:
+            division, noted = cls(**parts, left_out=dict(facts["left_out"])), facts.get(_DIGEST)
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise FileError(remedy) from problem
+        if noted not in (None, digest(division.facts)):
+            raise FileError(
+                f"{path} has changed since it was written: bring it back from a copy; if you changed it on purpose, "
+                f"remove its entry {_DIGEST}"
+            )
+        return division
 
     def save(self, path: Path) -> None:
         """Write it down."""
-        facts: dict[str, Any] = {part: list(getattr(self, part)) for part in PARTS}
-        write_json(path, facts | {"left_out": self.left_out})
+        write_json(path, self.facts | {_DIGEST: digest(self.facts)})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {part: list(getattr(self, part)) for part in PARTS} | {"left_out": self.left_out}
 
     @classmethod
     def settled(cls, splits: Splits) -> Self:

@@ -101,7 +101,11 @@ def by_list(ids: Iterable[str], path: Path) -> Parts:
     """
     known, held = set(ids), set[str]()
     wrong: list[str] = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path} cannot be read as a list of cases ({problem}): one name a line") from problem
+    for number, line in enumerate(lines, start=1):
         name = line.strip()
         if not name or name.startswith("#"):
             continue
@@ -207,6 +211,7 @@ def divide(
     Returns:
         The parts, and one line for each group that a list tears apart.
     """
+    check_fraction(fractions[0], "pool_fraction")
 
     def hold_out(rest: list[Case], file: Path | str | None, fraction: float) -> Parts:
         groups = {case.case_id: case.group(depth) for case in rest}

@@ -1,6 +1,7 @@
 """Reading of volumes: channels are stacked, cut to content, resampled and normalised."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_calib.datasets.cases import Case
+from lightning_calib.datasets.checks import class_numbers
+from lightning_calib.datasets.dicom import read_segments, read_series, series_spacing
 from lightning_calib.datasets.grids import Grid, nonzero_box
-from lightning_calib.datasets.readers import VOLUMES, Nifti, read_labels, read_nifti, suffix
+from lightning_calib.datasets.orientation import turned
+from lightning_calib.datasets.preprocessing import LATER
+from lightning_calib.datasets.readers import (
+    SEGMENTS,
+    SERIES,
+    VOLUME_INPUTS,
+    VOLUMES,
+    VolumeFile,
+    load_array,
+    read_affine,
+    read_labels,
+    read_nifti,
+    suffix,
+)
 
 Array = NDArray[Any]
 
@@ -35,25 +51,38 @@ class Volume:
     grid: Grid | None = None
 
 
-def spacing_of(path: Path) -> tuple[float, ...]:
-    """Voxel size of a file along ``D, H, W``, without reading its voxels; 1 where the format has none."""
-    if suffix(path) not in VOLUMES:
-        return UNIT_SPACING
+def _nifti_spacing(path: Path) -> tuple[float, ...]:
     import nibabel  # of the extra `volumes`
 
     return tuple(float(z) for z in nibabel.load(path).header.get_zooms()[:3])[::-1]
 
 
-def read_channels(path: Path) -> Nifti:
-    """Channels ``(channels, D, H, W)`` of a NIfTI or NPY file; NPY has a spacing of 1."""
-    if suffix(path) == ".npy":
-        volume = Nifti(np.load(path, allow_pickle=False), UNIT_SPACING, np.eye(4).tolist())
-    else:
-        volume = read_nifti(path)
+def _read_npy(path: Path) -> VolumeFile:
+    return VolumeFile(load_array(path), UNIT_SPACING, np.eye(4).tolist())
+
+
+# What reads a volume, and its voxel size without its voxels, by the file's ending.
+_READ: dict[str, Callable[[Path], VolumeFile]] = {".npy": _read_npy, SERIES: read_series}
+_SPACING: dict[str, Callable[[Path], tuple[float, ...]]] = {".npy": lambda path: UNIT_SPACING, SERIES: series_spacing}
+
+
+def spacing_of(path: Path) -> tuple[float, ...]:
+    """Voxel size of a file along ``D, H, W``, without reading its voxels; 1 where the format has none."""
+    return _SPACING.get(suffix(path, VOLUME_INPUTS), _nifti_spacing)(path)
+
+
+def read_volume(path: Path) -> VolumeFile:
+    """A NIfTI file, an NPY file (with a spacing of 1) or a DICOM series as it is."""
+    return _READ.get(suffix(path, VOLUME_INPUTS), read_nifti)(path)
+
+
+def read_channels(path: Path) -> VolumeFile:
+    """Channels ``(channels, D, H, W)`` of a volume in float32."""
+    volume = read_volume(path)
     if volume.array.ndim not in (3, 4):
         raise ValueError(f"{path}: shape {volume.array.shape}; a volume is (D, H, W) or (channels, D, H, W)")
     array = volume.array if volume.array.ndim == 4 else volume.array[None]
-    return Nifti(array.astype(np.float32), volume.spacing, volume.affine)
+    return replace(volume, array=array.astype(np.float32))
 
 
 def z_score(image: Array, inside: Array) -> Array:
@@ -81,15 +110,19 @@ class VolumeReader:
         content_only: cut to the box of voxels that are not zero in every channel, and normalise within
             those voxels (brains without skull); otherwise the whole volume counts.
         spacing: voxel size that volumes are resampled to; None keeps each file's own.
+        mask_values: what the mask files hold for class 0, 1, ...; None if the class numbers themselves.
+        ignore_index: value of masks that is kept as it is.
     """
 
     content_only: bool = False
     spacing: tuple[float, ...] | None = None
+    mask_values: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    ignore_index: int | None = field(default=None, metadata=LATER)
 
-    def load(self, case: Case) -> tuple[Nifti, Array]:
+    def load(self, case: Case) -> tuple[VolumeFile, Array]:
         """All channels ``(channels, D, H, W)`` and the target of a case, as they are in the files."""
         files = [read_channels(path) for path in case.images]
-        target = read_labels(case, files[0].array.shape[1:])
+        target = self._target(case, files[0])
         for path, file in zip(case.images, files, strict=True):
             if file.array.shape[1:] != target.shape:
                 other = case.images[0].name if case.mask is None else "its mask"
@@ -99,7 +132,26 @@ class VolumeReader:
             if not np.isfinite(file.array).all():
                 raise ValueError(f"{path}: not every voxel is a finite number; repair or leave out the case")
         first = files[0]
-        return Nifti(np.concatenate([f.array for f in files]), first.spacing, first.affine), target
+        return replace(first, array=np.concatenate([f.array for f in files])), target
+
+    def _target(self, case: Case, image: VolumeFile) -> Array:
+        """Labels ``(D, H, W)`` in the order of the image's voxels."""
+        if case.mask is not None and suffix(case.mask, (SEGMENTS,)):
+            return class_numbers(read_segments(case.mask, image), self.mask_values, self.ignore_index)
+        labels = read_labels(case, image.array.shape[1:])
+        if case.mask is None:
+            return labels
+        labels = class_numbers(labels, self.mask_values, self.ignore_index)
+        if suffix(case.mask) not in VOLUMES:
+            return labels
+        try:
+            return turned(labels, read_affine(case.mask), image.affine, image.array.shape[1:])
+        except ValueError:
+            if image.dicom is None:  # headers of NIfTI files are often careless: their voxels are taken in order
+                return labels
+            raise ValueError(
+                f"{case.mask}: lies on another grid than {case.images[0]}; save the mask on the grid of its series"
+            ) from None
 
     def inside(self, image: Array) -> Array:
         """Voxels that count for normalisation ``(D, H, W)``."""

@@ -10,7 +10,8 @@ from lightning_calib.deployment.folder import AUDIT, CARD, DIAGRAM, Deployment
 from lightning_calib.experiment.advice import describe_groups, selected_advice
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.files import atomic_path, write_text
-from lightning_calib.kit.tables import Table
+from lightning_calib.kit.program import named
+from lightning_calib.kit.tables import Table, markdown_escape
 from lightning_calib.metrics.score import main_scores
 from lightning_calib.outputs.folds import SENTENCE
 from lightning_calib.report.figures import reliability_figure
@@ -30,7 +31,7 @@ def write_card(folder: Path, deployment: Deployment, results: Results) -> None:
     curves = [pooled_curve(name, [results.bin_table(r, name, BINS) for r in results.repeats]) for name in names]
     with atomic_path(folder / DIAGRAM) as aside:
         reliability_figure(curves).savefig(aside, format="png", dpi=150)
-    write_text(folder / CARD, card(deployment, results, deployment.read_pipeline(folder)))
+    write_text(folder / CARD, named(card(deployment, results, deployment.read_pipeline(folder))))
 
 
 def compared(results: Results, deployment: Deployment) -> list[str]:
@@ -43,7 +44,7 @@ def card(deployment: Deployment, results: Results, pipeline: Pipeline) -> str:
     """The card as Markdown; what is kept is said by the fitted pipeline, since the name of a stack does not tell."""
     sections = [
         front_matter(deployment, results),
-        f"# {deployment.pipeline} on {deployment.dataset}",
+        f"# {deployment.pipeline} on {markdown_escape(deployment.dataset)}",
         _KEEPS[pipeline.preserves]
         + (" Shifts of the logits change nothing." if pipeline.translation_invariant else ""),
         "## Expected performance",
@@ -141,9 +142,12 @@ def _facts(deployment: Deployment) -> str:
     where = "all pool cases" if fit["cases"] == "all" else f"cal and val of repeat {fit['repeat']}"
     values = ", ".join(f"{key} = {value:g}" for key, value in fit["hyperparameters"].items()) or "none"
     folds = f", out of {fit['folds']} folds" if deployment.out_of_fold else ""
-    members = [f"{m.name} (`{m.checkpoint or 'outputs only'}`, sha256 `{m.sha256[:12]}`)" for m in deployment.members]
+    members = [
+        f"{markdown_escape(m.name)} (`{m.checkpoint or 'outputs only'}`, sha256 `{m.sha256[:12]}`)"
+        for m in deployment.members
+    ]
     rows = [
-        f"- classes: {', '.join(deployment.class_names)}",
+        f"- classes: {', '.join(map(markdown_escape, deployment.class_names))}",
         f"- members: {', '.join(members)}",
         f"- fitted on: {fit['num_cases']} cases ({where}{folds}); hyperparameters: {values}",
         f"- images: {'taken' if deployment.network else 'not taken, only stored member outputs'}",

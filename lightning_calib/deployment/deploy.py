@@ -7,8 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lightning_calib.calibrators import Pipeline, PipelineName, save_calibrator
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.datasets.registry import current_class_paths
@@ -20,7 +18,8 @@ from lightning_calib.deployment.statistics import case_statistics, save_statisti
 from lightning_calib.experiment.advice import Preserve
 from lightning_calib.experiment.recommend import recommend
 from lightning_calib.experiment.results import Results
-from lightning_calib.kit.files import plain, replaced_files, sha256, write_json
+from lightning_calib.kit.checksums import refuse_changed
+from lightning_calib.kit.files import plain, read_yaml, replaced_files, sha256, write_json
 from lightning_calib.kit.registry import refuse_strange
 from lightning_calib.outputs.manifest import MANIFEST, Member
 from lightning_calib.outputs.store import OutputStore
@@ -138,7 +137,12 @@ def image_facts(store: OutputStore, trust: bool = False) -> dict[str, Any]:
     config = store.path.resolve().parent / "members" / manifest.members[0].name / "config.yaml"
     if not manifest.members[0].checkpoint or not config.is_file():
         return {}
-    facts = current_class_paths(yaml.safe_load(config.read_text(encoding="utf-8")))
+    remedy = "bring it back, or remove it: what is deployed then takes no images"
+    refuse_changed(config.parent, remedy)
+    facts = current_class_paths(read_yaml(config, remedy))
+    network = facts.get("model", {}).get("network")
+    if network is None:
+        raise DeploymentError(f"{config} names no network; {remedy}")
     preprocessing = manifest.preprocessing
     if manifest.format_version == 1:
         warnings.warn(
@@ -148,7 +152,7 @@ def image_facts(store: OutputStore, trust: bool = False) -> dict[str, Any]:
         )
         refuse_strange(str(facts["data"]["class_path"]), config, trust)
         preprocessing = training_preprocessing(facts)
-    return {} if preprocessing is None else {"network": facts["model"]["network"], "preprocessing": preprocessing}
+    return {} if preprocessing is None else {"network": network, "preprocessing": preprocessing}
 
 
 def training_preprocessing(config: dict[str, Any]) -> Preprocessing:

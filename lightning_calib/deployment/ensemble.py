@@ -1,26 +1,28 @@
 """A deployed ensemble as one module: images or member scores in, calibrated log-probabilities out."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
-from lightning_calib.calibrators import Calibrator, Identity, Pipeline, Stack
+from lightning_calib.calibrators import Calibrator, Pipeline
 from lightning_calib.calibrators.base import features_of, seen_by
-from lightning_calib.datasets.preprocessing import LoadedImage, Loader, Preprocessing
+from lightning_calib.calibrators.stack import towards_identity
+from lightning_calib.datasets.preprocessing import LoadedImage, Loader
+from lightning_calib.datasets.readers import stem
+from lightning_calib.deployment.decided import Decided, decide
+from lightning_calib.deployment.decisions import Decisions
 from lightning_calib.deployment.folder import Deployment, DeploymentError
+from lightning_calib.deployment.maps import as_maps, legend_of, votes
+from lightning_calib.deployment.raw_images import RawImage, image_files
 from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.pooling import pool
 from lightning_calib.segmenters import Inference, Members, Segmenter, build_network
 
-RawImage = str | Path | Sequence[Path] | Image.Image | NDArray[Any]
+_FOLDERLESS = "this ensemble was not loaded from a deployed folder; use CalibratedEnsemble.load"
 
 
 class Calibrated(NamedTuple):
@@ -62,6 +64,7 @@ class CalibratedEnsemble(nn.Module):
 
     Attributes:
         load_image: reads image files; None where the ensemble was not loaded with networks.
+        folder: the deployed folder that it was loaded from, or None.
 
     Example:
         >>> ensemble = CalibratedEnsemble(Pipeline.parse("cms_op(p)", num_classes=3))
@@ -81,6 +84,7 @@ class CalibratedEnsemble(nn.Module):
         self.pipeline = pipeline
         self.members = members if isinstance(members, Members) else Members(members, inference)
         self.load_image: Loader | None = None
+        self.folder: Path | None = None
         self._deployment = deployment
         self.register_buffer("_place", torch.empty(0), persistent=False)
         self.eval()
@@ -94,7 +98,7 @@ class CalibratedEnsemble(nn.Module):
     def deployment(self) -> Deployment:
         """Facts of the folder that it was loaded from."""
         if self._deployment is None:
-            raise DeploymentError("this ensemble was not loaded from a deployed folder; use CalibratedEnsemble.load")
+            raise DeploymentError(_FOLDERLESS)
         return self._deployment
 
     @classmethod
@@ -110,11 +114,24 @@ class CalibratedEnsemble(nn.Module):
         deployment = Deployment.load(folder)
         pipeline, facts = deployment.read_pipeline(folder), deployment.preprocessing
         if not networks or deployment.network is None or facts is None:
-            return cls(pipeline, deployment=deployment)
-        checkpoints, loader = deployment.checkpoints(folder), facts.loader(trust)
+            ensemble = cls(pipeline, deployment=deployment)
+        else:
+            ensemble = cls.with_networks(pipeline, deployment, deployment.checkpoints(folder), trust)
+        ensemble.folder = folder
+        return ensemble
+
+    @classmethod
+    def with_networks(
+        cls, pipeline: Pipeline, deployment: Deployment, checkpoints: Mapping[str, Path], trust: bool = False
+    ) -> Self:
+        """Networks of some checkpoints, by the names of the members, and what reads their images."""
+        facts = deployment.preprocessing
+        assert deployment.network is not None  # callers have made sure
+        assert facts is not None
+        loader = facts.loader(trust)
         sizes = (facts.in_channels, deployment.num_classes, deployment.spatial_dims)
         network = build_network(deployment.network, *sizes, trust=trust)
-        members = Members.load(network, checkpoints, Inference(**(facts.inference or {})))
+        members = Members.load(network, dict(checkpoints), Inference(**(facts.inference or {})))
         ensemble = cls(pipeline, members, deployment=deployment)
         ensemble.load_image = loader
         return ensemble
@@ -143,11 +160,49 @@ class CalibratedEnsemble(nn.Module):
             image: a file, or one a channel; a PIL image; an array ``(H, W[, channels])`` of a 2D image, or
                 ``([channels,] D, H, W)`` of a volume.
         """
-        facts = self.deployment.preprocessing
+        return self.calibrate(self._raw_scores(image)[0])
+
+    def decide(self, image: RawImage) -> Decided:
+        """Calibrated maps of one raw image, the masks that were learned for the folder, and its structures in numbers.
+
+        Masks with a guaranteed risk, thresholds, intervals of volumes and the predicted quality are those of
+        ``decisions.json``, as ``calibrate.py apply`` writes them; without it, volumes and expected quality alone.
+
+        Args:
+            image: see :meth:`predict`.
+        """
+        scores, loaded = self._raw_scores(image)
+        return self.decide_scores(scores[0], loaded.valid, loaded.geometry, _name(image))
+
+    def decide_scores(
+        self,
+        member_logits: Tensor,
+        valid: Tensor | None = None,
+        geometry: dict[str, Any] | None = None,
+        case: str = "case",
+    ) -> Decided:
+        """The same of the members' scores of one case.
+
+        Args:
+            member_logits: scores ``(M, C, *S)``.
+            valid: where the networks saw something ``(*S)``; everywhere by default.
+            geometry: facts on the voxels; with ``{"spacing": [d, h, w]}`` in mm volumes are in ml.
+            case: a name for it.
+        """
+        if self.folder is None:
+            raise DeploymentError(_FOLDERLESS)
+        result = self.calibrate(member_logits[None])
+        maps = as_maps(result, valid, legend_of(self.deployment), geometry)
+        whole = replace(maps, votes=votes(member_logits))
+        return decide(case, whole, self.folder, Decisions.load(self.folder))
+
+    def _raw_scores(self, image: RawImage) -> tuple[Tensor, LoadedImage]:
+        """Member scores ``(1, M, C, *S)`` of a raw image, and the image as it was read."""
         self.require_loader()
+        facts = self.deployment.preprocessing
         assert facts is not None  # there is a loader
         with image_files(image, facts) as files:
-            return self.calibrate(self.scores_of(files)[0])
+            return self.scores_of(files)
 
     def predict_input(self, images: Tensor) -> Calibrated:
         """Calibrated output of the networks' own input: normalised images ``(B, channels, *S)``."""
@@ -203,55 +258,11 @@ class CalibratedEnsemble(nn.Module):
         calibrator, pooled = self.pipeline.calibrator, pooled.to(self.device)
         features = features_of(calibrator, pooled) if features is None else features.to(self.device)
         if identity_weight > 0:
-            identity = Identity(calibrator.num_classes, calibrator.spatial_dims)
-            calibrator = Stack.of([calibrator, identity], [1 - identity_weight, identity_weight]).to(self.device)
+            calibrator = towards_identity(calibrator, identity_weight).to(self.device)
         with torch.no_grad():
             return calibrated(pooled, calibrator, features)
 
 
-@contextmanager
-def image_files(image: RawImage, facts: Preprocessing) -> Iterator[list[Path]]:
-    """The files of a raw image, for the reader that read those of the training; one in memory is written for it.
-
-    Args:
-        image: see :meth:`CalibratedEnsemble.predict`.
-        facts: what the networks were trained on.
-    """
-    if isinstance(image, str | Path):
-        yield [Path(image)]
-    elif isinstance(image, Image.Image | np.ndarray):
-        with TemporaryDirectory(prefix="lightning_calib-") as folder:
-            path = Path(folder) / "image"
-            try:
-                yield [
-                    _save_picture(path, image) if isinstance(image, Image.Image) else _save_array(path, image, facts)
-                ]
-            except ValueError as problem:
-                raise DeploymentError(str(problem).replace(f"{path}.", "the image, as .")) from problem
-    elif isinstance(image, Sequence):
-        yield [Path(file) for file in image]
-    else:
-        told = "; a tensor of the networks' own input goes to `predict_input`" if isinstance(image, Tensor) else ""
-        raise DeploymentError(f"a raw image is a file, a PIL image or a NumPy array, got {type(image).__name__}{told}")
-
-
-def _save_picture(path: Path, image: Image.Image) -> Path:
-    image.save(path.with_suffix(".png"))
-    return path.with_suffix(".png")
-
-
-def _save_array(path: Path, array: NDArray[Any], facts: Preprocessing) -> Path:
-    """An array as a file: a picture where a picture can hold it."""
-    if facts.kind == "image":
-        channels = {facts.in_channels, 1, 4} if array.dtype == np.uint8 else {facts.in_channels}
-        if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in channels):
-            raise ValueError(
-                f"an image is an array (H, W) or (H, W, {facts.in_channels} channels), one at a time and channels "
-                f"last, got the shape {array.shape}"
-            )
-        if array.dtype == np.uint8 and facts.in_channels in (1, 3):
-            return _save_picture(path, Image.fromarray(array.squeeze(2) if array.shape[2:] == (1,) else array))
-    elif array.ndim not in (3, 4):
-        raise ValueError(f"a volume is an array (D, H, W) or (channels, D, H, W), got the shape {array.shape}")
-    np.save(path.with_suffix(".npy"), array)
-    return path.with_suffix(".npy")
+def _name(image: RawImage) -> str:
+    """Name of a case: that of its file, if it has one."""
+    return stem(Path(image)) if isinstance(image, str | Path) else "image"

@@ -18,6 +18,7 @@ from lightning_calib.outputs.manifest import Manifest, Member, Representation
 FORMAT_VERSION = 2
 _READ = (1, 2)  # format versions; the first kept inference beside preprocessing
 DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT = "deployment.json", "calibrator.safetensors", "reference.json", "audit.json"
+DECISIONS = "decisions.json"
 NETWORKS = "networks"  # folder of checkpoints that came along
 CARD, DIAGRAM = "README.md", "reliability.png"
 
@@ -81,7 +82,7 @@ class Deployment:
     def save(self, folder: Path) -> None:
         """Write ``deployment.json``, and note the hashes of all files: the folder is whole."""
         write_json(folder / DEPLOYMENT, asdict(self))
-        note_checksums(folder, (DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT))
+        note_checksums(folder, (DEPLOYMENT, CALIBRATOR, REFERENCE, AUDIT, DECISIONS))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

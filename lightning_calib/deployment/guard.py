@@ -19,7 +19,14 @@ from lightning_calib.deployment.monitor import (
     quantities,
     stability_index,
 )
-from lightning_calib.deployment.statistics import CaseStatistics, case_statistics, load_statistics, scores_statistics
+from lightning_calib.deployment.statistics import (
+    CaseStatistics,
+    case_statistics,
+    load_statistics,
+    scores_statistics,
+    stored_statistics,
+)
+from lightning_calib.outputs.store import StoredCase
 from lightning_calib.outputs.stored_cases import StoredCases
 
 # Least width of a range, in units of confidence, nats, members or stability: below that, differences are rounding.
@@ -118,6 +125,25 @@ class Guard:
     def predict(self, ensemble: CalibratedEnsemble, images: Tensor) -> Guarded:
         """Output of normalised images ``(B, channels, *S)``, each by its own statistics."""
         return self.calibrate(ensemble, ensemble.member_logits(images))
+
+
+class RegionGuard:
+    """The guard of a model of regions: the farthest of its regions decides for all, so that they stay nested.
+
+    Args:
+        folder: folder that ``calibrate.py deploy`` wrote for a store of regions.
+        slugs: folders of the regions in it.
+    """
+
+    def __init__(self, folder: Path, slugs: Sequence[str]) -> None:
+        places = [folder / slug for slug in slugs]
+        self.guards = [Guard.load(place) for place in places]
+        self.ensembles = [CalibratedEnsemble.load(place, networks=False) for place in places]
+
+    def weight(self, cases: Sequence[StoredCase]) -> float:
+        """Weight of the uncalibrated probabilities of a case, given as one of two classes a region."""
+        parts = zip(self.guards, self.ensembles, cases, strict=True)
+        return max(guard.weight(stored_statistics(case, ensemble)) for guard, ensemble, case in parts)
 
 
 def guard_weight(case: CaseStatistics, reference: Sequence[CaseStatistics]) -> float:

@@ -14,6 +14,7 @@ from lightning_calib.deployment.folder import (
     AUDIT,
     CALIBRATOR,
     CARD,
+    DECISIONS,
     DEPLOYMENT,
     DIAGRAM,
     NETWORKS,
@@ -25,7 +26,7 @@ from lightning_calib.kit.checksums import CHECKSUMS
 from lightning_calib.kit.files import write_text
 
 SCHEME = "hf://"
-_FILES = (CALIBRATOR, REFERENCE, AUDIT, DIAGRAM)
+_FILES = (CALIBRATOR, REFERENCE, AUDIT, DIAGRAM, DECISIONS)
 _PLACE = re.compile(rf"{SCHEME}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 

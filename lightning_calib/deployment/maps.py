@@ -1,33 +1,40 @@
-"""Calibrated maps as files: NIfTI where there is a geometry, safetensors and pictures elsewhere."""
+"""Calibrated maps of one case in memory; :mod:`lightning_calib.deployment.writers` makes files of them."""
 
-import gzip
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from lightning_calib.kit.files import atomic_path
-from lightning_calib.kit.tensors import write_tensors
+from lightning_calib.deployment.folder import Deployment
+from lightning_calib.functional.experts import winning_class
+from lightning_calib.outputs.regions import Region
+
+if TYPE_CHECKING:
+    from lightning_calib.deployment.ensemble import Calibrated
+    from lightning_calib.deployment.guard import Guarded
 
 Precision = Literal["float32", "16bit", "8bit"]
 Array = NDArray[Any]
 
-# Largest error of a stored probability. float16 has steps of 2^-11 below 1, NIfTI's 16 bits are whole numbers.
-STATED_ERROR = {
-    ("float32", False): 0.0,
-    ("float32", True): 0.0,
-    ("16bit", False): 2.0**-12,
-    ("16bit", True): 0.5 / 65535,
-    ("8bit", False): 0.5 / 255,
-    ("8bit", True): 0.5 / 255,
-}
-_LEVELS = {"16bit": 65535, "8bit": 255}
-_UNSIGNED = {"16bit": np.uint16, "8bit": np.uint8}
+
+@dataclass(frozen=True)
+class Legend:
+    """What the labels of a mask stand for.
+
+    Attributes:
+        names: name of label 0, 1, ...
+        background: label of the background, where there is one.
+        values: what the mask's file holds for label 0, 1, ...; None for the labels.
+        made_by: the pipeline, such as ``cms_op(p)``.
+    """
+
+    names: tuple[str, ...] = ()
+    background: int | None = None
+    values: tuple[int, ...] | None = None
+    made_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,31 +44,51 @@ class Maps:
     Attributes:
         probs: calibrated probabilities ``(C, *S)``, float32; of regions ``(R, *S)``.
         mask: predicted labels ``(*S)``.
-        geometry: affine and order of axes of a volume, where there is one.
+        geometry: where the voxels are, as what read the image has it (affine, DICOM series, CRS); None without.
         identity_weight: weight of the uncalibrated probabilities that a guard mixed in; None without a guard.
-        mask_values: what the mask's file holds for label 0, 1, ...; None for the labels.
+        legend: what the labels stand for.
+        decided: further masks, bool ``(*S)``, by the ends of their files' names; files hold 0 and 1.
+        votes: what the members say by themselves, where they are known: classes ``(M, *S)``, or of regions whether
+            each voxel is inside ``(M, R, *S)``.
     """
 
     probs: Tensor
     mask: Tensor
     geometry: dict[str, Any] | None = None
     identity_weight: float | None = None
-    mask_values: tuple[int, ...] | None = None
+    legend: Legend = Legend()
+    decided: dict[str, Tensor] = field(default_factory=dict)
+    votes: Tensor | None = None
 
-    @property
-    def written_mask(self) -> Array:
-        """The mask ``(*S)`` as files hold it, in the smallest type that does."""
-        labels = self.mask.numpy()
-        found = labels if self.mask_values is None else np.asarray(self.mask_values, dtype=np.int64)[labels]
+    def labels(self) -> dict[str, Tensor]:
+        """Maps of labels ``(*S)`` by the names of their files."""
+        return {"mask": self.mask} | self.decided
+
+    def written_labels(self) -> dict[str, Array]:
+        """The same as files hold them, each in the smallest type that does."""
+        return {name: self._values(name, labels.numpy()) for name, labels in self.labels().items()}
+
+    def _values(self, name: str, labels: Array) -> Array:
+        if name in self.decided:
+            return labels.astype(np.uint8)
+        values = self.legend.values
+        found = labels if values is None else np.asarray(values, dtype=np.int64)[labels]
         return found.astype(np.result_type(np.min_scalar_type(found.min()), np.min_scalar_type(found.max())))
-
-    @property
-    def is_nifti(self) -> bool:
-        """Whether the case goes into NIfTI files."""
-        return self.geometry is not None and "affine" in self.geometry and self.mask.ndim == 3
 
     def arrays(self, probabilities: bool) -> dict[str, Tensor]:
         """Maps of probabilities by the names of their files; all of them, or only what must not be missing."""
+        raise NotImplementedError
+
+    def structures(self, name: str) -> tuple[str, ...]:
+        """What the channels of a map are probabilities of; nothing for a map of something else."""
+        raise NotImplementedError
+
+    def probs_of(self, structure: Region) -> Tensor:
+        """Probability ``(*S)`` of some classes together, or of one of the regions."""
+        raise NotImplementedError
+
+    def members_of(self, structure: Region) -> Tensor | None:
+        """The members' masks of it, bool ``(M, *S)``."""
         raise NotImplementedError
 
 
@@ -75,6 +102,18 @@ class CalibratedMaps(Maps):
         """The confidence, and the probabilities of all classes."""
         return {"confidence": self.confidence} | ({"probs": self.probs} if probabilities else {})
 
+    def structures(self, name: str) -> tuple[str, ...]:
+        """The classes."""
+        return self.legend.names if name == "probs" else ()
+
+    def probs_of(self, structure: Region) -> Tensor:
+        """Sum of the probabilities of the structure's labels."""
+        return self.probs[list(structure.labels)].sum(dim=0).clamp(max=1)
+
+    def members_of(self, structure: Region) -> Tensor | None:
+        """Where members see one of its labels."""
+        return None if self.votes is None else structure.target(self.votes, None).bool()
+
 
 @dataclass(frozen=True)
 class RegionMaps(Maps):
@@ -86,75 +125,55 @@ class RegionMaps(Maps):
         """The probability of each region."""
         return dict(zip(self.names, self.probs, strict=True)) if probabilities else {}
 
+    def structures(self, name: str) -> tuple[str, ...]:
+        """The region."""
+        return (name.removeprefix("probs_"),)
 
-def write_maps(folder: Path, case_id: str, maps: Maps, precision: Precision, probabilities: bool) -> list[Path]:
-    """Write a case's files; each appears whole or not at all.
+    def probs_of(self, structure: Region) -> Tensor:
+        """The region's own."""
+        return self.probs[self.names.index(region_map(structure))]
 
-    Args:
-        folder: where to.
-        case_id: start of the files' names.
-        maps: what to write.
-        precision: of probabilities and confidence.
-        probabilities: write the probabilities of all classes, too.
+    def members_of(self, structure: Region) -> Tensor | None:
+        """What members say about the region."""
+        return None if self.votes is None else self.votes[:, self.names.index(region_map(structure))]
 
-    Returns:
-        The files.
+
+def region_map(region: Region) -> str:
+    """Name of the map of a region's probability."""
+    return f"probs_{region.slug}"
+
+
+def legend_of(deployment: Deployment) -> Legend:
+    """What labels stand for; written masks hold the values that the training's masks hold."""
+    preprocessing = deployment.preprocessing
+    values = None if preprocessing is None else preprocessing.mask_values
+    return Legend(deployment.class_names, deployment.background, values, deployment.pipeline)
+
+
+def votes(scores: Tensor | None) -> Tensor | None:
+    """The class that each member sees ``(M, *S)``, from scores ``(M, C, *S)``; None without them."""
+    return None if scores is None else winning_class(scores.float()).cpu()
+
+
+def as_maps(
+    result: "Calibrated | Guarded",
+    valid: Tensor | None,
+    legend: Legend,
+    geometry: dict[str, object] | None,
+) -> CalibratedMaps:
+    """Maps of a batch of one; where the networks saw nothing, the background is certain if there is one.
+
+    Probabilities keep the order of their logarithms but for ties, on every device: exp of float32 may not, that of
+    float64 does.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = maps.arrays(probabilities)
-    if maps.is_nifti:
-        return _write_nifti(folder / case_id, maps, arrays, precision)
-    files = [_write_tensors(folder / f"{case_id}.safetensors", maps, arrays, precision)]
-    if maps.mask.ndim == 2 and maps.probs.shape[0] <= 256:
-        pictures = {"mask": maps.written_mask}
-        pictures |= {name: _whole(array, 255, np.uint8) for name, array in arrays.items() if array.ndim == 2}
-        files += [_write_picture(folder / f"{case_id}_{name}.png", array) for name, array in pictures.items()]
-    return files
-
-
-def _write_tensors(path: Path, maps: Maps, arrays: dict[str, Tensor], precision: Precision) -> Path:
-    stored = {name: _encode(array, precision) for name, array in arrays.items()}
-    scale = "1" if precision != "8bit" else "255"
-    stored["mask"] = torch.from_numpy(maps.written_mask.astype(np.int32))
-    write_tensors(path, stored, {"divide_by": scale})
-    return path
-
-
-def _encode(array: Tensor, precision: Precision) -> Tensor:
-    if precision == "8bit":
-        return torch.from_numpy(_whole(array, 255, np.uint8))
-    return array.to(torch.float16 if precision == "16bit" else torch.float32)
-
-
-def _write_nifti(start: Path, maps: Maps, arrays: dict[str, Tensor], precision: Precision) -> list[Path]:
-    assert maps.geometry is not None
-    affine = np.asarray(maps.geometry["affine"], dtype=np.float64)
-    files = [_save_nifti(start.with_name(f"{start.name}_mask.nii.gz"), maps.written_mask, affine, None)]
-    for name, array in arrays.items():
-        levels = _LEVELS.get(precision)
-        values = array.numpy() if levels is None else _whole(array, levels, _UNSIGNED[precision])
-        files.append(_save_nifti(start.with_name(f"{start.name}_{name}.nii.gz"), values, affine, levels))
-    return files
-
-
-def _save_nifti(path: Path, array: Array, affine: Array, levels: int | None) -> Path:
-    """Write ``([C,] D, H, W)`` as the file's ``(x, y, z[, C])``; whole numbers are scaled by the header."""
-    import nibabel  # of the extra `volumes`
-
-    image = nibabel.Nifti1Image(np.ascontiguousarray(array.T), affine)
-    if levels is not None:
-        image.header.set_slope_inter(1 / levels, 0)
-    with atomic_path(path) as aside:
-        aside.write_bytes(gzip.compress(image.to_bytes(), compresslevel=1, mtime=0))  # equal maps give equal files
-    return path
-
-
-def _write_picture(path: Path, array: Array) -> Path:
-    with atomic_path(path) as aside:
-        Image.fromarray(array).save(aside, format="PNG")
-    return path
-
-
-def _whole(array: Tensor, levels: int, kind: Any) -> Array:  # noqa: ANN401
-    """Nearest of ``levels + 1`` equal steps in [0, 1]."""
-    return np.asarray(np.rint(array.double().numpy() * levels), dtype=kind)
+    background = legend.background
+    probs, mask = result.log_probs[0].cpu().double().exp().clamp(max=1).float(), result.mask[0].cpu()
+    confidence = probs.amax(dim=0)
+    if valid is not None and background is not None:
+        certain = torch.zeros(len(probs)).index_fill(0, torch.tensor([background]), 1.0)
+        probs = torch.where(valid, probs, certain.view(-1, *(1 for _ in mask.shape)))
+        mask, confidence = mask.where(valid, background), confidence.where(valid, 1.0)
+    weight = getattr(result, "weight", None)
+    return CalibratedMaps(
+        probs, mask, geometry, None if weight is None else float(weight), legend, confidence=confidence
+    )

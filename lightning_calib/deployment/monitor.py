@@ -112,7 +112,9 @@ def monitor(
         resamples: draws from the reference.
         seed: seed of the draws.
     """
-    _refuse(reference, new, alpha, resamples)
+    refuse_settings(reference, alpha, resamples)
+    if not new:
+        raise ValueError("no new cases to compare with the reference")
     edges = energy_edges(reference)
     votes = all(case.votes is not None for case in (*reference, *new))
     there, here = quantities(reference, edges, votes), quantities(new, edges, votes)
@@ -246,11 +248,13 @@ def draw(rng: np.random.Generator, blocks: Sequence[Whole], size: int) -> Whole:
     return np.concatenate([blocks[number] for number in chosen])[:size]
 
 
-def _refuse(reference: Sequence[Any], new: Sequence[Any], alpha: float, resamples: int) -> None:
+def refuse_settings(reference: Sequence[Any], alpha: float, resamples: int) -> None:
+    """Stop where no thresholds could be drawn, before networks are run for nothing."""
     if len(reference) < LEAST_REFERENCE:
-        raise ValueError(f"the reference has {len(reference)} cases; thresholds need at least {LEAST_REFERENCE}")
-    if not new:
-        raise ValueError("no new cases to compare with the reference")
+        raise ValueError(
+            f"the pipeline was deployed on {len(reference)} cases, thresholds need at least {LEAST_REFERENCE}: deploy "
+            "it again on more"
+        )
     if not 0 < alpha < 1:
         raise ValueError(f"alpha = {alpha}: give a probability between 0 and 1")
     if resamples * alpha < 10:

@@ -16,6 +16,7 @@ from lightning_calib.kit.files import sha256
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import SolverName, choose_solver, mean_nll
+from lightning_calib.solvers.fit import takes_epochs
 
 Cases = Literal["all", "cal_val"]
 
@@ -119,8 +120,9 @@ def refit(
         stacked = fit_stack(store, ids, name.pooling, settings.get("group_level"), **how)
         return stacked.calibrator, facts | {"certificate": stacked.certificate} | _gain(stacked.calibrator, data)
     solver: SolverName = settings.get("solver", "auto")
-    solver = choose_solver(calibrator) if solver == "auto" else solver
-    epochs = {"epochs": best_epochs(results, str(name))} if solver == "adam" else {}
+    if solver == "auto":  # runs of earlier releases took adam for lts
+        solver = "adam" if "lr" in values else choose_solver(calibrator)
+    epochs = {"epochs": best_epochs(results, str(name))} if takes_epochs(solver) else {}
     facts |= {"hyperparameters": values, "certificate": fit_again(calibrator, data, solver, dict(values) | epochs)}
     return calibrator, facts | _gain(calibrator, data)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_calib.calibrators import Pipeline
 from lightning_calib.calibrators.regions import RegionCalibrator
+from lightning_calib.calibrators.stack import towards_identity
 from lightning_calib.deployment.folder import CARD, Deployment, DeploymentError
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.functional.regions import pool_one_channel
@@ -115,12 +116,24 @@ class RegionEnsemble(nn.Module):
         """Calibrated output of member scores ``(B, M, R, *S)``."""
         return self.calibrate_pooled(self.pool(member_logits))
 
-    def calibrate_pooled(self, pooled: Tensor) -> CalibratedRegions:
-        """Calibrated output of log-odds ``(B, R, *S)`` that are already pooled as each pipeline needs."""
+    def calibrate_pooled(self, pooled: Tensor, identity_weight: float = 0.0) -> CalibratedRegions:
+        """Calibrated output of log-odds ``(B, R, *S)`` that are already pooled as each pipeline needs.
+
+        Args:
+            pooled: the log-odds.
+            identity_weight: weight of the uncalibrated probabilities of all regions in the result, in [0, 1].
+        """
         pooled = pooled.to(self._place.device)  # type: ignore[arg-type]  # a buffer
-        logits: Tensor = self.calibrator(pooled)
-        inside = (pooled if self.calibrator.preserves_decisions else logits) > 0
-        return CalibratedRegions(logits, self.calibrator.probs(logits), self._paint(inside))
+        calibrator = self._mixed(identity_weight) if identity_weight > 0 else self.calibrator
+        logits: Tensor = calibrator(pooled)
+        inside = (pooled if calibrator.preserves_decisions else logits) > 0
+        return CalibratedRegions(logits, calibrator.probs(logits), self._paint(inside))
+
+    def _mixed(self, weight: float) -> RegionCalibrator:
+        """The calibrators, each mixed with the identity."""
+        parts = [towards_identity(each, weight) for each in self.calibrator.calibrators]  # type: ignore[arg-type]
+        mixed = RegionCalibrator(parts, [region.labels for region in self.regions])
+        return mixed.to(self._place.device).requires_grad_(False)  # type: ignore[arg-type]  # a buffer
 
     def _paint(self, inside: Tensor) -> Tensor:
         """Label map ``(B, *S)`` of decisions ``(B, R, *S)``."""

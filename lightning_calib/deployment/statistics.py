@@ -17,6 +17,7 @@ from lightning_calib.functional.pooling import pool
 from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.files import write_text
 from lightning_calib.kit.typed import WrongTypeError, read_typed, typed
+from lightning_calib.outputs.store import StoredCase
 from lightning_calib.outputs.stored_cases import StoredCases
 
 FORMAT_VERSION = 1
@@ -78,6 +79,12 @@ def case_statistics(cases: StoredCases, case_id: str, ensemble: CalibratedEnsemb
     features = cases.feature_batch(case_id, ensemble.pipeline.calibrator.feature_names)
     result = ensemble.calibrate_pooled(pooled[None], features=features)
     return _describe(case.case_id, case.group, result, mean, case.logits, case.valid)
+
+
+def stored_statistics(case: StoredCase, ensemble: CalibratedEnsemble) -> CaseStatistics:
+    """Statistics of one stored case under a deployed pipeline that looks at no features; nothing is kept of it."""
+    result = ensemble.calibrate_pooled(case.pooled(ensemble.pipeline.pooling)[None])
+    return _describe(case.case_id, case.group, result, case.pooled("z"), case.logits, case.valid)
 
 
 def scores_statistics(

@@ -18,7 +18,7 @@ from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.search.draws import round_of
 from lightning_calib.experiment.search.search import SearchResult, attempt_trial, run_trials, trials_of
 from lightning_calib.experiment.work import Work, make_trainer
-from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.solvers.epochs import MAX_EPOCHS
 from lightning_calib.tasks.calibration import CalibrationTask
 
 
@@ -64,6 +64,7 @@ def make_fitter(work: Work, job: FitJob) -> PipelineFitter:
         str(work.trainer.get("accelerator") or "auto"),
         experiment.epochs_of(job, MAX_EPOCHS),
         work.trials(job),
+        experiment.search,
     )
 
 
@@ -75,7 +76,7 @@ class WriteFit(Callback):
 
     def __init__(self, work: Work, job: FitJob, found: SearchResult) -> None:
         self.folder, self.class_names = work.folder(job), found.fitter.data.class_names
-        self.identity, self.trials = found.fitter.fresh(), found.trials
+        self.identity, self.trials, self.sampled = found.fitter.fresh(), found.trials, found.fitter.sampled
         self.record = records.FitRecord(
             repeat=job.repeat,
             pipeline=job.pipeline,
@@ -100,6 +101,8 @@ class WriteFit(Callback):
             if not nll < identity:
                 self.write(self.record)
                 return
+        if self.sampled:  # the trial saw a part of the voxels
+            self.record = replace(self.record, val_nll=pl_module.val_nll)
         curve = curve_rows(pl_module.machine, pl_module.curve)
         self.write(replace(self.record, certificate=certificate), pl_module.calibrator.cpu(), curve)
 

@@ -58,6 +58,12 @@ def selection_folder(root: Path, repeat: int | None) -> Path:
     return (root if repeat is None else repeat_folder(root, repeat)) / "selection"
 
 
+def experiment_folder(folder: Path) -> Path:
+    """The folder of an experiment: the one named, or ``calibration`` in it where that is the folder of a run."""
+    inside = folder / "calibration"
+    return inside if not (folder / SETTINGS).is_file() and (inside / SETTINGS).is_file() else folder
+
+
 def find_runs(folder: Path) -> Path | None:
     """The folder with experiments on regions: the one named, or ``calibration`` in it; None where there are none."""
     places = (folder, folder / "calibration")

@@ -5,23 +5,27 @@ import zlib
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from lightning_calib.calibrators import build
 from lightning_calib.calibrators.pipeline import PipelineName, expand_pipelines
 from lightning_calib.experiment.layout import RESULTS_VERSION
 from lightning_calib.experiment.search.draws import rounds
+from lightning_calib.experiment.search.sampled import SearchOn, takes_coreset
 from lightning_calib.functional.boundary import BANDS
 from lightning_calib.functional.pooling import Pooling
 from lightning_calib.kit.files import digest, sha256
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.partition import Size, Sizes, Split, make_split, whole_groups
-from lightning_calib.outputs.store import OutputStore
+from lightning_calib.outputs.store import OutputStore, refuse_unlabelled
 from lightning_calib.outputs.stored import Outside, StoredOutputsDataModule
 from lightning_calib.solvers import SolverName
+from lightning_calib.solvers.coreset import CORESET_VOXELS
 
 if TYPE_CHECKING:
     from lightning_calib.experiment.cost.estimate import Cost
@@ -111,6 +115,8 @@ class Experiment:
         selection: how the pipeline to deploy is chosen: by the lowest NLL on ``val`` (``paper``), or by a ladder of
             tests over the ``groups`` of ``cal`` and ``val``, which then stay whole; ``auto`` takes groups where the
             outputs have any.
+        search: what trials of a search see of large data: a ``coreset``, a sample of voxels with weights, or all
+            voxels (``exact``), which takes many times as long. The selected strengths are fitted on all voxels.
         calibration: where results go; by default a folder named calibration beside the outputs.
 
     Example:
@@ -135,6 +141,7 @@ class Experiment:
     threads: int = 1
     members: int | None = None
     selection: SelectionBy = "auto"
+    search: SearchOn = "coreset"
     calibration: Path | None = None
 
     def __post_init__(self) -> None:
@@ -151,7 +158,8 @@ class Experiment:
     def of_settings(cls, settings: dict[str, Any], **changes: Any) -> Self:
         """The experiment that ``settings.json`` describes, with changes; settings of other versions are passed over."""
         own = {entry.name: settings[entry.name] for entry in fields(cls) if entry.name in settings}
-        return cls(**({"selection": "paper"} | own | changes))  # the first versions knew no other selection
+        first = {"selection": "paper", "search": "exact"}  # the first versions knew nothing else
+        return cls(**(first | own | changes))
 
     def run(self, **options: Any) -> "Results":
         """Run it, or go on with it; the options are those of :func:`~lightning_calib.experiment.run.run_experiment`."""
@@ -172,10 +180,13 @@ class Experiment:
 
     @cached_property
     def store(self) -> OutputStore:
-        """The frozen outputs."""
+        """The frozen outputs; those without targets are refused."""
         if isinstance(self.outputs, OutputStore):
-            return self.outputs if self.members is None else OutputStore(self.outputs.path, self.members)
-        return OutputStore(self.outputs, self.members)
+            store = self.outputs if self.members is None else OutputStore(self.outputs.path, self.members)
+        else:
+            store = OutputStore(self.outputs, self.members)
+        refuse_unlabelled(store.manifest, store.path)
+        return store
 
     @property
     def folder(self) -> Path:
@@ -244,6 +255,7 @@ class Experiment:
         drawn = {"rounds": [len(places) for places in later]} if later else {}
         experts = {"penalty": "mean"} if job.name.cls.conditional else {}  # earlier versions took the sum over experts
         split = self.split(job.repeat)
+        coreset = {"coreset": CORESET_VOXELS} if self.samples(job, sum(map(self._voxels, split.cal))) else {}
         return digest(
             {
                 "version": RESULTS_VERSION,
@@ -259,8 +271,17 @@ class Experiment:
                 **fewer,
                 **drawn,
                 **experts,
+                **coreset,
             }
         )
+
+    def samples(self, job: FitJob, voxels: float) -> bool:
+        """Whether the trials of a job see a coreset of ``cal`` with so many voxels."""
+        classes, dims = self.store.manifest.num_classes, self.store.manifest.spatial_dims
+        return takes_coreset(self.search, int(voxels), lambda: build(job.name.calibrator, classes, dims), self.solver)
+
+    def _voxels(self, case_id: str) -> int:
+        return prod(self.store[case_id].record.shape)
 
     def evaluation_hash(self, job: FitJob) -> str:
         """Hash of everything that the scores of a fit depend on."""

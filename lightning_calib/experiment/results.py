@@ -43,6 +43,7 @@ from lightning_calib.experiment.statistics import (
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BandTable
 from lightning_calib.kit.checksums import CHECKSUMS, refuse_changed
+from lightning_calib.kit.files import FileError
 from lightning_calib.kit.typed import WrongTypeError, read_typed, typed
 from lightning_calib.metrics.score import CLASS_BINS, SCORES, Score
 from lightning_calib.outputs.partition import PARTS
@@ -96,9 +97,7 @@ class Results:
 
     def __init__(self, folder: str | Path, trust: bool = False) -> None:
         """Open a folder; its files are read when they are asked for."""
-        self.folder = Path(folder)
-        if not (self.folder / layout.SETTINGS).is_file() and (self.folder / "calibration" / layout.SETTINGS).is_file():
-            self.folder /= "calibration"
+        self.folder = layout.experiment_folder(Path(folder))
         if not (self.folder / layout.SETTINGS).is_file() and (runs := layout.find_runs(self.folder)) is not None:
             raise layout.ResultsError(
                 f"{runs} stands for several regions: name the experiment of one, such as "
@@ -392,13 +391,16 @@ class Results:
 
     @cached_property
     def failures(self) -> list[Failure]:
-        """Pipelines that could not be fitted or evaluated, with their errors."""
+        """Pipelines that could not be fitted or evaluated, or whose files have changed since, with their errors."""
         found = []
         for repeat in self.repeats:
             for name in self.pipelines:
-                fit = self.fit(repeat, name)
-                judged = records.read_evaluation(self.job_folder(repeat, name)) or {}
-                error = fit.error if fit is not None and not fit.ok else judged.get("error")
+                try:
+                    fit = self.fit(repeat, name)
+                    judged = records.read_evaluation(self.job_folder(repeat, name)) or {}
+                    error = fit.error if fit is not None and not fit.ok else judged.get("error")
+                except FileError as problem:  # its numbers are in the tables, which are whole
+                    error = str(problem)
                 if error is not None:
                     found.append(Failure(repeat, name, error))
         return [*found, *self._failed_selections()]

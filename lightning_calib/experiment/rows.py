@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_calib.functional.flips import FLIP_KINDS
-from lightning_calib.kit.files import FileError, write_csv
+from lightning_calib.kit.files import FileError, csv_rows, write_csv
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -208,9 +208,8 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Header and numbered lines of a CSV file."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            return header, [(reader.line_num, line) for line in reader]
+            rows = csv_rows(file)
+            return next(rows, (0, []))[1], list(rows)
     except (csv.Error, UnicodeDecodeError) as problem:
         raise FileError(f"{path} is not a table ({problem}); run `calibrate.py run` again") from problem
 

@@ -123,7 +123,8 @@ def prepare(experiment: Experiment, root: Path) -> list[str]:
         split = experiment.split(repeat)
         empty = [part for part in ("cal", "val", "test") if not getattr(split, part)]
         if empty:
-            raise ValueError(f"{', '.join(empty)} of repeat {repeat} has no cases: give it a size, such as --test 0.3")
+            named, option = ", ".join(empty), f"--{empty[0]} 0.3"
+            raise ValueError(f"{named} of repeat {repeat} has no cases: give it a size, such as {option}")
         write_json(layout.split_path(root, repeat), {"cal": split.cal, "val": split.val, "test": split.test})
     if experiment.groups is not None:
         write_json(root / layout.GROUPS, experiment.groups)

@@ -12,7 +12,7 @@ All columns of a table are resampled together: the same draws serve every pipeli
 differences of columns are paired, and the whole table costs a few matrix products.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -157,6 +157,45 @@ def clustered_means(
         drawn = rng.integers(len(tables), size=(len(tables), replicates))
         means = np.take_along_axis(means, drawn[:, :, None], axis=0)
     return means
+
+
+def clustered_statistic(
+    statistic: Callable[[Floats], Floats],
+    tables: Sequence[Floats],
+    clusters: Sequence[Sequence[str]],
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> list[Interval]:
+    """Mean over repeats of figures that are no means over cases, such as rank correlations, with intervals.
+
+    Groups and repeats are drawn as by :func:`clustered_bootstrap`.
+
+    Args:
+        statistic: from some cases ``(m, K)`` to figures ``(J,)``.
+        tables: one array ``(n_r, K)`` a repeat.
+        clusters: for each repeat the names of its ``n_r`` rows; equal names are drawn together.
+        replicates: number of replicates.
+        seed: seed of the draws.
+
+    Example:
+        >>> tables = [np.array([[1.0], [2.0], [6.0]])]
+        >>> (found,) = clustered_statistic(lambda table: np.median(table, axis=0), tables, [["a", "b", "c"]], 200)
+        >>> found.mean, found.low, found.high
+        (2.0, 1.0, 6.0)
+    """
+    _check(tables, clusters)
+    names = sorted({name for rows in clusters for name in rows})
+    number = {name: n for n, name in enumerate(names)}
+    rows = [np.array([number[name] for name in part]) for part in clusters]
+    rng, drawn = np.random.default_rng(seed), []
+    for _ in range(replicates):
+        times = np.bincount(rng.integers(len(names), size=len(names)), minlength=len(names))
+        chosen = rng.integers(len(tables), size=len(tables))
+        parts = [np.repeat(tables[r], times[rows[r]], axis=0) for r in chosen]
+        found = [statistic(part) for part in parts if len(part)]
+        if found:  # few groups may leave no case of the drawn repeats
+            drawn.append(mean_over(np.stack(found)))
+    return intervals(mean_over(np.stack([statistic(table) for table in tables])), np.stack(drawn))
 
 
 def percentile_interval(replicates: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:

@@ -18,9 +18,10 @@ from lightning_calib.functional.scores import (
     mean_iou,
     negative_log_likelihood,
     reliability_table,
+    space_error,
 )
-from lightning_calib.functional.smoothed import space_error
-from lightning_calib.functional.statistics import ImageStatistics, image_statistics
+from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.functional.sweep import image_statistics
 
 __all__ = [
     "BANDS",

@@ -130,6 +130,33 @@ class DistanceCache:
         return content.digest()
 
 
+class Banded(NamedTuple):
+    """A flat list of voxels by distance band.
+
+    Attributes:
+        band: int64 band of each voxel ``(n,)``.
+        voxels: int64 voxels of each band ``(K,)``.
+        distance: float64 sum of the distances in each band ``(K,)``.
+
+    Example:
+        >>> Banded.of(torch.tensor([0.0, 5.0, 1.0]), BANDS).voxels
+        tensor([2, 1, 0, 0])
+    """
+
+    band: Tensor
+    voxels: Tensor
+    distance: Tensor
+
+    @classmethod
+    def of(cls, distance: Tensor, bands: tuple[float, ...]) -> Self:
+        """Bands of distances ``(n,)``."""
+        size, distance = len(bands) - 1, distance.double()
+        band = torch.zeros_like(distance, dtype=torch.int64)
+        for edge in bands[1:-1]:
+            band += distance >= edge
+        return cls(band, tally(band, size), tally(band, size, distance))
+
+
 class BandTable(NamedTuple):
     """Sums of the voxels in each distance band.
 
@@ -146,16 +173,11 @@ class BandTable(NamedTuple):
     distance: Tensor
 
     @classmethod
-    def of(cls, distance: Tensor, wrong: Tensor, confidence: Tensor, bands: tuple[float, ...]) -> Self:
-        """Table of a flat list of voxels."""
-        size = len(bands) - 1
-        distance = distance.double()
-        band = torch.zeros_like(distance, dtype=torch.int64)
-        for edge in bands[1:-1]:
-            band += distance >= edge
-        pairs = tally(2 * band + wrong, 2 * size).view(size, 2)
-        uncertainty, sums = tally(band, size, 1 - confidence), tally(band, size, distance)
-        return cls(pairs.sum(dim=1), pairs[:, 1].contiguous(), uncertainty, sums)
+    def of(cls, banded: Banded, wrong: Tensor, confidence: Tensor) -> Self:
+        """Table of a flat list of voxels: their bands, whether they are wrong ``(n,)``, their confidences ``(n,)``."""
+        errors = tally(banded.band, len(banded.voxels), wrong.double()).long()
+        uncertainty = tally(banded.band, len(banded.voxels), 1 - confidence)
+        return cls(banded.voxels, errors, uncertainty, banded.distance)
 
     def error(self) -> Tensor:
         r"""Boundary-aware calibration error ``(...)``; NaN without voxels.

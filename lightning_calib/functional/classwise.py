@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from lightning_calib.functional.binning import BinTable, bin_index, tally
-from lightning_calib.functional.voxels import Voxels, only
+from lightning_calib.functional.voxels import Chunk, Voxels, only
 
 
-def class_tables(voxels: Voxels, num_bins: int) -> BinTable:
+def class_tables(voxels: Voxels, chunk: Chunk, num_bins: int) -> BinTable:
     """Tables of every class's probability ``(C, K)``: an event comes true where the label is the class."""
-    probs = only(voxels.probs, voxels.keep).to(voxels.confidence.device).clamp(max=1).contiguous()
+    probs = only(voxels.probs, chunk.keep).to(voxels.confidence.device).clamp(max=1).contiguous()
     shape, size = (len(probs), num_bins), len(probs) * num_bins
-    own = probs.gather(0, voxels.target[None])[0]
-    correct = tally(bin_index(own, num_bins) + voxels.target * num_bins, size)
+    own = probs.gather(0, chunk.target[None])[0]
+    correct = tally(bin_index(own, num_bins) + chunk.target * num_bins, size)
     fill = sparse_tables if probs.device.type == "cpu" else dense_tables
     count, sums = fill(probs, num_bins)
     return BinTable(count.view(shape), correct.view(shape), sums.view(shape))
@@ -30,24 +30,21 @@ def dense_tables(probs: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
 
 
 def sparse_tables(probs: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
-    """The same to the last bit, at a fraction of the time: nearly all probabilities are in the lowest bin.
+    """The same at a fraction of the time: nearly all probabilities are in the lowest bin.
 
-    Those above it are few and go to their bins one by one. The others are summed in order, which is what
-    filling their bin does; zeros in the place of the few, written into ``probs``, change nothing.
+    Those above it are few and go to their bins one by one. What is left of a class's voxels and of its sum is in the
+    lowest bin: exact for counts, to float64's rounding of the class's sum for sums.
     """
     (num_classes, voxels), size = probs.shape, len(probs) * num_bins
-    edge = _at_least(1 / num_bins, probs) if num_bins > 1 else math.inf
-    high = torch.from_numpy(np.flatnonzero((probs >= edge).numpy()))
-    flat = probs.view(-1)
-    top = flat[high]
-    index = bin_index(top, num_bins) + high.div(max(1, voxels), rounding_mode="floor") * num_bins
-    count, sums = tally(index, size), tally(index, size, top.double())
-    lowest = slice(None, None, num_bins)
-    count[lowest] += voxels - count.view(num_classes, num_bins).sum(dim=1)
-    flat.index_fill_(0, high, 0)
-    if voxels:
-        sums[lowest] += torch.stack([row.double().cumsum(dim=0)[-1] for row in probs])
-    return count, sums
+    above = probs >= (_at_least(1 / num_bins, probs) if num_bins > 1 else math.inf)
+    high = torch.from_numpy(np.flatnonzero(above.numpy()))
+    top = probs.view(-1).index_select(0, high)
+    first = torch.arange(0, size, num_bins).repeat_interleave(above.sum(dim=1))  # by class, as the places are
+    index = bin_index(top, num_bins) + first
+    count, sums = tally(index, size).view(num_classes, num_bins), tally(index, size, top.double()).view(-1, num_bins)
+    count[:, 0] = voxels - count.sum(dim=1)
+    sums[:, 0] = (probs.sum(dim=1, dtype=torch.float64) - sums.sum(dim=1)).clamp_(min=0)
+    return count.flatten(), sums.flatten()
 
 
 def _at_least(value: float, like: Tensor) -> float:

@@ -21,13 +21,19 @@ import torch
 from torch import Tensor
 
 from lightning_calib.functional.experts import winning_class
-from lightning_calib.functional.ordering import class_indices, descending_order
+from lightning_calib.functional.ordering import (
+    class_indices,
+    descending_place,
+    descending_places,
+    descending_values,
+    inverse_permutation,
+)
 
 Cone = Literal["argmax", "order"]
 
 
-def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
-    """Permutation that brings each logit vector into its cone.
+def canonical_permutation(logits: Tensor, cone: Cone) -> tuple[Tensor, Tensor]:
+    """Permutation that brings each logit vector into its cone, and the one that brings it back.
 
     Args:
         logits: ``(B, C, *S)``.
@@ -35,20 +41,56 @@ def canonical_permutation(logits: Tensor, cone: Cone) -> Tensor:
             descending order, equal values in index order.
 
     Returns:
-        ``perm (B, C, *S)`` such that ``logits.gather(1, perm)`` lies in the cone.
+        ``perm (B, C, *S)`` such that ``logits.gather(1, perm)`` lies in the cone, and its inverse.
 
     Example:
-        >>> canonical_permutation(torch.tensor([[1.0, 5.0, 3.0]]), "argmax")
+        >>> canonical_permutation(torch.tensor([[1.0, 5.0, 3.0]]), "argmax")[0]
         tensor([[1, 0, 2]])
         >>> canonical_permutation(torch.tensor([[1.0, 5.0, 3.0]]), "order")
-        tensor([[1, 2, 0]])
+        (tensor([[1, 2, 0]]), tensor([[2, 0, 1]]))
     """
     if cone == "order":
-        return descending_order(logits)
+        places = descending_places(logits)
+        return inverse_permutation(places), places
     winner = winning_class(logits, keepdim=True)
     classes = class_indices(logits).expand_as(logits)
     swapped = torch.where(classes == winner, 0, classes)  # the winner's place takes class 0
-    return torch.cat([winner, swapped[:, 1:]], dim=1)
+    swap = torch.cat([winner, swapped[:, 1:]], dim=1)
+    return swap, swap
+
+
+def into_cone(logits: Tensor, winner: Tensor, cone: Cone) -> Tensor:
+    """Canonical logits ``(B, C, *S)``, without the permutation that brings them there.
+
+    Args:
+        logits: ``(B, C, *S)``.
+        winner: the class in front ``(B, *S)``.
+        cone: which cone.
+
+    Example:
+        >>> logits, winner = torch.tensor([[1.0, 5.0, 3.0]]), torch.tensor([1])
+        >>> into_cone(logits, winner, "argmax"), into_cone(logits, winner, "order")
+        (tensor([[5., 1., 3.]]), tensor([[5., 3., 1.]]))
+    """
+    if cone == "order":
+        return descending_values(logits)
+    place = winner.unsqueeze(1)
+    canonical = logits.scatter(1, place, logits[:, :1])
+    canonical[:, :1] = logits.gather(1, place)
+    return canonical
+
+
+def place_in_cone(logits: Tensor, target: Tensor, winner: Tensor, cone: Cone) -> Tensor:
+    """Where the classes ``target (B, *S)`` stand in the canonical order of logits ``(B, C, *S)``.
+
+    Example:
+        >>> logits, winner = torch.tensor([[1.0, 5.0, 3.0]]), torch.tensor([1])
+        >>> [place_in_cone(logits, torch.tensor([0]), winner, cone).item() for cone in ("argmax", "order")]
+        [1, 2]
+    """
+    if cone == "order":
+        return descending_place(logits, target)
+    return torch.where(target == winner, 0, torch.where(target == 0, winner, target))
 
 
 def gaps(canonical: Tensor, cone: Cone) -> Tensor:

@@ -22,6 +22,23 @@ BUSY_VALUES = 2**24
 VALUE_BYTES, SHARE = 64, 4
 
 
+def named_device(name: str) -> torch.device:
+    """A device by its name, if there is one here.
+
+    Example:
+        >>> named_device("cpu")
+        device(type='cpu')
+        >>> named_device("gpu7")
+        Traceback (most recent call last):
+        ValueError: device gpu7 cannot be used here (...); leave it out for the CPU
+    """
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as problem:  # the latter from builds without CUDA
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"device {name} cannot be used here ({reason}); leave it out for the CPU") from problem
+
+
 def sums_device(device: torch.device) -> torch.device:
     """Where float64 sums are taken: on the device itself, unless it has no float64 or no repeatable sums."""
     repeatable = device.type == "cpu" or not torch.are_deterministic_algorithms_enabled()

@@ -53,7 +53,7 @@ def free_energy_moments(logits: Tensor, target: Tensor | None = None, ignore_ind
 def _moments(logits: Tensor, target: Tensor, ignore_index: int | None) -> Tensor:
     """Moments ``(3,)`` of one image ``(C, N)``."""
     total = torch.zeros(3, dtype=torch.float64, device=sums_device(logits.device))
-    parts = list(chunks(logits))
+    parts = list(chunks(len(logits), logits.shape[1], logits.device))
     keep = None if ignore_index is None else target != ignore_index
     for part, count in zip(parts, count_kept(keep, parts, len(target)), strict=True):
         if count:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.shared import once
+
 # Voxels of one expert that share a matrix product. Larger blocks pad more, smaller ones copy more matrices.
 BLOCK = 64
 
@@ -10,14 +12,34 @@ BLOCK = 64
 def winning_class(logits: Tensor, keepdim: bool = False) -> Tensor:
     """Class with the highest logit, the lowest index among equals: ``(B, C, *S)`` to ``(B, *S)``.
 
-    ``max(dim).indices`` gives the first maximum as ``argmax`` does; along a strided class axis on a CPU it is
-    ten times as fast.
-
     Example:
         >>> winning_class(torch.tensor([[1.0, 2.0, 2.0]]))
         tensor([1])
     """
-    return logits.max(dim=1, keepdim=keepdim).indices
+    return top_class(logits, keepdim)[1]
+
+
+@once
+def top_class(scores: Tensor, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Maximum over the class axis of ``(B, C, *S)`` and its class, the lowest among equals.
+
+    The same as ``scores.max(dim=1)`` for scores without NaN, at a third of the time on a CPU: the search for the
+    maximum and the search for its place are both vectorised there, which ``max`` over a strided axis is not.
+
+    Example:
+        >>> top_class(torch.tensor([[[1.0, 0.0], [1.0, 2.0]]]))
+        (tensor([[1., 2.]]), tensor([[0, 1]]))
+    """
+    if scores.device.type != "cpu" or torch.compiler.is_compiling():
+        top, place = scores.max(dim=1, keepdim=keepdim)
+        return top, place
+    num_classes = scores.shape[1]
+    small = torch.uint8 if num_classes < 256 else torch.int32
+    rank = torch.arange(num_classes, 0, -1, dtype=small).view(-1, *[1] * (scores.ndim - 2))
+    top = scores.amax(dim=1, keepdim=True)
+    found = (scores == top).view(torch.uint8).to(small).mul_(rank).amax(dim=1, keepdim=keepdim)
+    place = num_classes - found.clamp_(min=1).long()  # NaN equals nothing
+    return (top if keepdim else top.squeeze(1)), place
 
 
 def apply_experts(weight: Tensor, bias: Tensor, features: Tensor, expert: Tensor) -> Tensor:
@@ -52,19 +74,17 @@ def apply_experts(weight: Tensor, bias: Tensor, features: Tensor, expert: Tensor
     last_block = blocks.cumsum(0)
     # Place of each sorted voxel in the padded layout: its expert's first block, then its rank in the expert.
     rank = torch.arange(voxels, device=expert.device) - (counts.cumsum(0) - counts)[chosen]
-    place = (last_block - blocks)[chosen] * BLOCK + rank
+    place = torch.empty_like(order).scatter_(0, order, (last_block - blocks)[chosen] * BLOCK + rank)  # of each voxel
 
     num_blocks = voxels // BLOCK + num_experts  # never fewer than needed
     owner = (torch.arange(num_blocks, device=expert.device)[:, None] >= last_block[None]).sum(1)
     owner = owner.clamp(max=num_experts - 1)  # surplus blocks hold zeros and are never read
     rows = features.transpose(1, 2).reshape(voxels, num_features)
-    padded = rows.new_zeros(num_blocks * BLOCK, num_features).index_copy(0, place, rows[order])
+    padded = rows.new_zeros(num_blocks * BLOCK, num_features).index_copy(0, place, rows)
     padded = padded.view(num_blocks, BLOCK, num_features)
     mapped = torch.baddbmm(bias[owner].unsqueeze(1), padded, weight[owner].transpose(1, 2))
 
-    sorted_rows = mapped.reshape(-1, num_rows)[place]  # (N, R), experts in order
-    result = sorted_rows.new_empty(voxels, num_rows).index_copy(0, order, sorted_rows)
-    return result.view(batch, length, num_rows).transpose(1, 2)
+    return mapped.reshape(-1, num_rows)[place].view(batch, length, num_rows).transpose(1, 2)
 
 
 def apply_every_expert(weight: Tensor, bias: Tensor, features: Tensor, expert: Tensor) -> Tensor:

@@ -6,6 +6,9 @@ the entropy over log C, and the mean over a box of ``r`` voxels a side (as far a
 =====================  ==================================================================================
 ``entropy``            :math:`\sqrt{H(q)}`
 ``entropy_r``          :math:`\sqrt{\text{mean of } H(q) \text{ over the box}}`, r = 3, 7, 15
+``gap``                :math:`g / (4 + g)`, :math:`g = z_w - z_r`, r the class that comes second
+``winner_r``           mean over the box of the probability of the class ``w`` of the voxel in its middle, r = 3, 7, 15
+``rival_r``            the same of the class that comes second there
 ``boundary``           share of the radii 0, 1, 2, 4, 8, 16 that reach the predicted boundary from the voxel
 ``disagreement``       :math:`s / (1 + s)`, s the standard deviation over members of :math:`z_w - \max_{k \ne w} z_k`
 ``votes``              share of the members that do not vote for ``w``
@@ -33,7 +36,7 @@ from torch.nn import functional as nn_functional
 
 from lightning_calib.functional.experts import winning_class
 
-VERSION = 1  # of the formulas: maps that were kept under another one are made anew
+VERSION = 2  # of the formulas: maps that were kept under another one are made anew
 
 BOXES = (3, 7, 15)
 RADII = (0, 1, 2, 4, 8, 16)
@@ -63,6 +66,18 @@ class Scores:
     def winner(self) -> Tensor:
         """Predicted class ``(B, *S)``."""
         return winning_class(self.pooled)
+
+    @cached_property
+    def rival(self) -> Tensor:
+        """Class that comes second in the pooled map ``(B, *S)``."""
+        return winning_class(self.pooled.scatter(1, self.winner.unsqueeze(1), -torch.inf))
+
+    @cached_property
+    def boxes(self) -> dict[int, Tensor]:
+        """Mean probabilities of all classes ``(B, C, *S)`` by the size of the box."""
+        probs = self.pooled.log_softmax(dim=1).exp()
+        flat = probs.flatten(0, 1)
+        return {size: box_mean(flat, size).view(probs.shape) for size in BOXES}
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -190,11 +205,27 @@ def _box_entropy(scores: Scores, size: int) -> Tensor:
     return box_mean(scores.entropy, size).clamp(0, 1).sqrt()
 
 
+def _box_prob(scores: Scores, size: int, rival: bool) -> Tensor:
+    label = scores.rival if rival else scores.winner
+    return scores.boxes[size].gather(1, label.unsqueeze(1)).squeeze(1).clamp(0, 1)
+
+
+def _gap(scores: Scores) -> Tensor:
+    winner, rival = (scores.pooled.gather(1, label.unsqueeze(1)) for label in (scores.winner, scores.rival))
+    gap = (winner - rival).squeeze(1)
+    return gap / (4 + gap)
+
+
 Formula = Callable[[Scores], Tensor]
 OF_POOLED: dict[str, Formula] = {
     "entropy": lambda scores: scores.entropy.sqrt(),
     **{f"entropy_{size}": partial(_box_entropy, size=size) for size in BOXES},
     "boundary": _boundary,
+}
+OF_CLASSES: dict[str, Formula] = {
+    "gap": _gap,
+    **{f"winner_{size}": partial(_box_prob, size=size, rival=False) for size in BOXES},
+    **{f"rival_{size}": partial(_box_prob, size=size, rival=True) for size in BOXES},
 }
 OF_MEMBERS: dict[str, Formula] = {
     "disagreement": lambda scores: scores.disagreement,
@@ -207,7 +238,7 @@ OF_CASE: dict[str, Formula] = {
     "case_size": _case_size,
     "case_disagreement": lambda scores: _case_mean(scores.disagreement),
 }
-FEATURES = OF_POOLED | OF_MEMBERS | OF_CASE
+FEATURES = OF_POOLED | OF_CLASSES | OF_MEMBERS | OF_CASE
 NEED_MEMBERS = frozenset([*OF_MEMBERS, "case_disagreement"])
 
 

@@ -5,7 +5,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from lightning_calib.functional.voxels import as_images, chunks, top_class
+from lightning_calib.functional.experts import winning_class
+from lightning_calib.functional.voxels import as_images, chunks
 
 FLIP_KINDS = ("harmful", "beneficial", "neutral")
 """Kinds of flips: right before and wrong now, wrong before and right now, wrong both times."""
@@ -77,14 +78,17 @@ def flip_table(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_inde
     before = as_reference(reference, log_probs, target)
     rows = []
     for image, own, old in zip(images, labels, before, strict=True):
-        parts = [torch.stack(_part(image, own, old, part, ignore_index)) for part in chunks(image)]
+        parts = [
+            torch.stack(_part(image, own, old, part, ignore_index))
+            for part in chunks(len(image), image.shape[1], image.device)
+        ]
         rows.append(torch.stack(parts).sum(dim=0))
     return FlipTable(*torch.stack(rows).cpu().unbind(dim=1))
 
 
 def _part(scores: Tensor, labels: Tensor, old: Tensor, part: slice, ignore_index: int | None) -> FlipTable:
     """Table of one chunk of an image."""
-    facts = top_class(scores[:, part])[1], classes_of(old, part), labels[part]
+    facts = winning_class(scores[None, :, part])[0], classes_of(old, part), labels[part]
     if ignore_index is None:
         return FlipTable.of(*facts)
     keep = labels[part] != ignore_index
@@ -105,4 +109,4 @@ def as_reference(reference: Tensor, log_probs: Tensor, target: Tensor) -> Tensor
 
 def classes_of(reference: Tensor, part: slice) -> Tensor:
     """Classes ``(m,)`` of a part of one image's reference: scores ``(C, N)`` or classes ``(N,)``."""
-    return top_class(reference[:, part])[1] if reference.is_floating_point() else reference[part].long()
+    return winning_class(reference[None, :, part])[0] if reference.is_floating_point() else reference[part].long()

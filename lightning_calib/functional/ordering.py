@@ -1,31 +1,96 @@
 """The classes of each voxel in descending order: one sort, by the way that is fastest where it runs."""
 
-from itertools import combinations
+from functools import cache
 
 import torch
 from torch import Tensor
+
+from lightning_calib.functional.shared import once
 
 # Classes up to which comparing every pair of them is faster on a CPU than sorting each voxel's few values.
 PAIRED_CLASSES = 32
 
 
+@once
 def descending_order(logits: Tensor) -> Tensor:
     """Classes ``(B, C, *S)`` of each voxel by falling finite logit, equal values in index order.
-
-    A sort of few values at each of many voxels is slow on a CPU: there, the place of each class is found by
-    comparing pairs. In an exported graph it is counted: no format promises a stable sort.
 
     Example:
         >>> descending_order(torch.tensor([[1.0, 5.0, 1.0]]))
         tensor([[1, 0, 2]])
     """
+    return inverse_permutation(descending_places(logits))
+
+
+@once
+def descending_places(logits: Tensor) -> Tensor:
+    """Place of each class ``(B, C, *S)`` in :func:`descending_order`.
+
+    A sort of few values at each of many voxels is slow on a CPU: there, places are found by comparing pairs. In an
+    exported graph they are counted: no format promises a stable sort.
+
+    Example:
+        >>> descending_places(torch.tensor([[1.0, 5.0, 3.0]]))
+        tensor([[2, 0, 1]])
+    """
     if torch.compiler.is_compiling():
-        return inverse_permutation(_counted_places(logits))
+        return _counted_places(logits)
     if logits.device.type == "cpu" and logits.shape[1] <= PAIRED_CLASSES:
-        return inverse_permutation(_paired_places(logits))
-    return logits.argsort(dim=1, descending=True, stable=True)
+        return _paired_places(logits)
+    return inverse_permutation(logits.argsort(dim=1, descending=True, stable=True))
 
 
+def descending_values(logits: Tensor) -> Tensor:
+    """Values ``(B, C, *S)`` of each voxel in falling order; no permutation, and a fifth of its time on a CPU.
+
+    Example:
+        >>> descending_values(torch.tensor([[1.0, 5.0, 3.0]]))
+        tensor([[5., 3., 1.]])
+    """
+    if logits.device.type != "cpu":
+        return logits.sort(dim=1, descending=True).values
+    rows, spare = list(logits.clone().unbind(1)), torch.empty_like(logits[:, 0])
+    for high, low in comparisons(logits.shape[1]):
+        torch.maximum(rows[high], rows[low], out=spare)
+        torch.minimum(rows[high], rows[low], out=rows[low])
+        rows[high], spare = spare, rows[high]
+    return torch.stack(rows, dim=1)
+
+
+@cache
+def comparisons(count: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of places that sort any values, if each pair in turn is put in order (Batcher's odd-even merge, 1968).
+
+    Example:
+        >>> comparisons(4)
+        ((0, 1), (2, 3), (0, 2), (1, 3), (1, 2))
+    """
+    pairs, block = [], 1
+    while block < count:
+        step = block
+        while step:
+            starts = range(step % block, count - step, 2 * step)
+            firsts = (start + k for start in starts for k in range(min(step, count - start - step)))
+            pairs += [(k, k + step) for k in firsts if k // (2 * block) == (k + step) // (2 * block)]
+            step //= 2
+        block *= 2
+    return tuple(pairs)
+
+
+def descending_place(logits: Tensor, target: Tensor) -> Tensor:
+    """Place ``(B, *S)`` of the classes ``target (B, *S)`` by falling logit, equal values in index order.
+
+    Example:
+        >>> descending_place(torch.tensor([[1.0, 5.0, 1.0]]), torch.tensor([2]))
+        tensor([2])
+    """
+    target = target.unsqueeze(1)
+    own = logits.gather(1, target)
+    before = (logits == own) & (class_indices(logits) < target)
+    return ((logits > own) | before).sum(1)
+
+
+@once
 def inverse_permutation(permutation: Tensor) -> Tensor:
     """Inverse of ``permutation (B, C, *S)`` along the class axis.
 
@@ -50,13 +115,12 @@ def class_indices(values: Tensor) -> Tensor:
 
 def _paired_places(logits: Tensor) -> Tensor:
     """Place of each class in the descending order: its index, moved by one for every pair in the wrong order."""
-    values = logits.detach().unbind(1)
-    places = torch.stack([torch.full_like(row, number, dtype=torch.uint8) for number, row in enumerate(values)], 1)
-    rows = places.unbind(1)  # views: what is added to them is added to the places
-    for first, second in combinations(range(len(values)), 2):
-        overtaken = (values[second] > values[first]).view(torch.uint8)
-        rows[first].add_(overtaken)
-        rows[second].sub_(overtaken)
+    values = logits.detach()
+    places = class_indices(values).to(torch.uint8).expand(values.shape).contiguous()
+    for first in range(values.shape[1] - 1):
+        overtaken = (values[:, first + 1 :] > values[:, first : first + 1]).view(torch.uint8)
+        places[:, first].add_(overtaken.sum(1, dtype=torch.uint8))
+        places[:, first + 1 :].sub_(overtaken)
     return places.long()
 
 

@@ -5,6 +5,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from lightning_calib.functional.devices import chunk_values
+from lightning_calib.functional.voxels import CHUNK_VALUES
+
+# Voxels that one instruction may take at once, and a multiple of that.
+VECTOR = 64
+
 Pooling = Literal["z", "p", "p0"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
@@ -42,9 +48,25 @@ def pool(logits: Tensor, pooling: Pooling) -> Tensor:
         raise ValueError(f"member logits need the axes (B, M, C, *S), got the shape {tuple(logits.shape)}")
     if not logits.is_floating_point():
         raise ValueError(f"member logits must be floating point, got {logits.dtype}")
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = torch.promote_types(logits.dtype, torch.float32)
     if pooling == "p0":
-        return wide[:, 0]
+        return logits[:, 0].to(wide)
     if pooling == "z":
-        return wide.mean(dim=1)
-    return wide.log_softmax(dim=2).logsumexp(dim=1) - torch.tensor(wide.shape[1], dtype=wide.dtype).log()
+        return logits.to(wide).mean(dim=1)
+    if torch.compiler.is_compiling() or logits.requires_grad:
+        return _mean_probability(logits.to(wide))
+    parts = torch.split(logits.flatten(3), _chunk_voxels(logits), dim=-1) if logits.ndim > 3 else [logits]
+    pooled = [_mean_probability(part.to(wide)) for part in parts]
+    return torch.cat(pooled, dim=-1).view(logits.shape[0], *logits.shape[2:])
+
+
+def _mean_probability(logits: Tensor) -> Tensor:
+    """Log of the mean probability of members ``(B, M, C, ...)``."""
+    count = torch.tensor(logits.shape[1], dtype=logits.dtype)
+    return logits.log_softmax(dim=2).logsumexp(dim=1) - count.log()
+
+
+def _chunk_voxels(logits: Tensor) -> int:
+    """Voxels whose scores stay in the cache; whole vectors of the processor, so that no bit depends on the chunks."""
+    values = chunk_values(logits.device, on_cpu=CHUNK_VALUES) // max(1, logits.shape[:3].numel())
+    return max(VECTOR, values // VECTOR * VECTOR)

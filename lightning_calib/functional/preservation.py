@@ -97,8 +97,8 @@ def preserve(log_probs: Tensor, logits: Tensor, cone: Cone) -> Tensor:
         tensor([1])
     """
     restore = restore_order if cone == "order" else restore_argmax
+    if not log_probs.requires_grad:
+        return restore(log_probs, logits.detach() if logits.requires_grad else logits)
     values = log_probs.detach()
     fixed = restore(values, logits.detach())
-    if not log_probs.requires_grad:
-        return fixed
     return log_probs if fixed is values else _Repair.apply(log_probs, fixed)

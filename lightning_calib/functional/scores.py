@@ -9,7 +9,9 @@ from lightning_calib.functional.averages import Average, check_average, mean_ove
 from lightning_calib.functional.binning import BinTable, table_size
 from lightning_calib.functional.boundary import BANDS, boundary_distance
 from lightning_calib.functional.flips import flip_table
-from lightning_calib.functional.statistics import ImageStatistics, image_statistics
+from lightning_calib.functional.smoothed import SIGMA, check_sigma
+from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.functional.sweep import image_statistics
 
 
 def _figure(
@@ -220,6 +222,30 @@ def boundary_aware_calibration_error(
     distance = boundary_distance(target, ignore_index) if distance is None else distance
     figure = ImageStatistics.boundary_aware_calibration_error
     return _figure(figure, log_probs, target, ignore_index, "image", distance=distance, bands=bands)
+
+
+def space_error(log_probs: Tensor, target: Tensor, sigma: float = SIGMA, ignore_index: int | None = None) -> Tensor:
+    r"""Local disagreement of uncertainty and error, mean over images (Zeevi et al. 2025).
+
+    .. math:: \frac1N \sum_v \bigl\lvert (G_\sigma * U)(v) - (G_\sigma * E)(v) \bigr\rvert
+
+    with ``U = 1 - max_c q_c``, ``E`` the error of the prediction and ``G`` a Gaussian of ``sigma`` voxels. The
+    Gaussian is normalised over the voxels that count: neither the image's border nor ignored voxels leak in.
+
+    Args:
+        log_probs: ``(B, C, *S)`` with at least one spatial axis.
+        target: ``(B, *S)``.
+        sigma: width of the Gaussian in voxels; it is cut off at four times that.
+        ignore_index: label of voxels that count nowhere.
+
+    Example:
+        >>> import torch
+        >>> log_probs = torch.tensor([0.75, 0.25]).log().view(1, 2, 1).expand(1, 2, 4)
+        >>> round(space_error(log_probs, torch.zeros(1, 4, dtype=torch.int64)).item(), 4)
+        0.25
+    """
+    check_sigma(sigma, log_probs)
+    return _figure(ImageStatistics.space_error, log_probs, target, ignore_index, "image", sigma=sigma)
 
 
 def flip_rate(log_probs: Tensor, target: Tensor, reference: Tensor, ignore_index: int | None = None) -> Tensor:

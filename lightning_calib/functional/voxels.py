@@ -1,41 +1,87 @@
-"""A chunked walk over the voxels of an image: per-voxel facts, checked, the ignored ones left out."""
+"""Chunks of the voxels of an image: facts of each voxel, checked, the ignored ones left out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from lightning_calib.functional.devices import chunk_values, sums_device
+from lightning_calib.functional.experts import top_class
 
 # Voxels handled at once on a CPU: below this size torch stays on one core (for vectors that is faster, and where other
-# processes hold the other cores, much faster). Class scores at most, for data sets with very many classes.
-CHUNK_VOXELS, MAX_CHUNK_VALUES = 2**15, 2**26
+# processes hold the other cores, much faster). Class scores: temporaries, a few of these, stay in the cache (1 MiB
+# each); larger ones come from the system anew each time, and are slower by a half.
+CHUNK_VOXELS, CHUNK_VALUES = 2**15, 2**18
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Voxels of an image that are handled at once: ``n`` of these ``m`` count.
+
+    Attributes:
+        part: place of the chunk in the flat image.
+        keep: places in the chunk of the voxels that count ``(n,)``; None where all do.
+        own: int64 classes ``(m,)``, 0 where a voxel does not count.
+        target: int64 classes ``(n,)``, where sums are taken.
+    """
+
+    part: slice
+    keep: Tensor | None
+    own: Tensor
+    target: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, part: slice, keep: Tensor | None) -> Self:
+        """A chunk whose labels are ``(m,)``."""
+        target = only(labels, keep).long()
+        own = (
+            labels.long() if keep is None else torch.zeros_like(labels, dtype=torch.int64).index_copy_(0, keep, target)
+        )
+        return cls(part, keep, own, target.to(sums_device(labels.device)))
 
 
 @dataclass(frozen=True)
 class Voxels:
-    """What the scores need of the ``n`` voxels that count in a chunk of ``m``.
+    """What the scores need of the prediction at the ``n`` voxels that count in a chunk of ``m``.
 
     Attributes:
         probs: probabilities of the whole chunk ``(C, m)``.
-        target: int64 classes ``(n,)``.
         prediction: int64 argmax ``(n,)``, the lowest class among equals.
         confidence: float64 top probability ``(n,)``, on a device that has float64.
         nll: ``-log q_y`` ``(n,)``.
         brier: ``|q - onehot(y)|²`` ``(n,)``.
-        part: place of the chunk in the flat image.
-        keep: places in the chunk of the voxels that count ``(n,)``; None where all do.
+        totals: sums of the probabilities ``(n,)``.
     """
 
     probs: Tensor
-    target: Tensor
     prediction: Tensor
     confidence: Tensor
     nll: Tensor
     brier: Tensor
-    part: slice
-    keep: Tensor | None
+    totals: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor, chunk: Chunk) -> Self:
+        """Facts of log-probabilities ``(C, m)``; nothing here waits for a device.
+
+        Those of all voxels come first, the choice of those that count after: vectors are cheaper to thin out.
+        """
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        probs, own, keep = scores.exp(), chunk.own[None], chunk.keep
+        top, prediction = (only(fact[0], keep) for fact in top_class(scores[None]))
+        nll = -scores.gather(0, own)[0]
+        brier = probs.square().sum(dim=0) - 2 * probs.gather(0, own)[0] + 1
+        sums = sums_device(top.device)
+        return cls(
+            probs=probs,
+            prediction=prediction.to(sums),
+            confidence=top.to(sums).double().exp_().clamp_(max=1),
+            nll=only(nll, keep).to(sums),
+            brier=only(brier, keep).to(sums),
+            totals=only(probs.sum(dim=0), keep),
+        )
 
 
 def only(values: Tensor, keep: Tensor | None) -> Tensor:
@@ -58,60 +104,25 @@ def as_images(log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
             f"target must hold integer labels of the shape {tuple(expected)} to go with log_probs of "
             f"{tuple(log_probs.shape)}; got {target.dtype} {tuple(target.shape)}"
         )
-    log_probs = log_probs.detach()
-    if log_probs.ndim == 2:
-        return log_probs.T[None], target[None]
-    return log_probs.flatten(2), target.flatten(1)
+    return columns(log_probs.detach()), target[None] if log_probs.ndim == 2 else target.flatten(1)
 
 
-def top_class(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum over classes of ``(C, n)`` and its class, the lowest among equals.
+def columns(values: Tensor) -> Tensor:
+    """Values ``(B, K, *S)`` as ``(B, K, N)``; those of a list of voxels ``(N, K)`` as ``(1, K, N)``."""
+    return values.T[None] if values.ndim == 2 else values.flatten(2)
 
-    The same as ``scores.max(dim=0)`` for scores without NaN, at a third of the time: the search for the
-    maximum and the search for its place are both vectorised, which ``max`` over the first axis is not.
+
+def chunks(num_classes: int, voxels: int, device: torch.device) -> Iterator[slice]:
+    """Slices of an image's voxels that are handled at once; one empty slice where there are none.
 
     Example:
-        >>> top_class(torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
-        (tensor([1., 2.]), tensor([0, 1]))
+        >>> list(chunks(2, 3, torch.device("cpu")))
+        [slice(0, 32768, None)]
     """
-    num_classes = scores.shape[0]
-    small = torch.uint8 if num_classes < 256 else torch.int32
-    rank = torch.arange(num_classes, 0, -1, dtype=small, device=scores.device)[:, None]
-    top = scores.amax(dim=0)
-    place = (scores == top).to(small).mul_(rank).amax(dim=0).clamp_(min=1)  # NaN equals nothing
-    return top, num_classes - place.long()
-
-
-def chunks(scores: Tensor) -> Iterator[slice]:
-    """Slices of the voxels of ``(C, N)`` that are handled at once; one empty slice where ``N = 0``."""
-    num_classes = scores.shape[0]
-    most = min(MAX_CHUNK_VALUES, CHUNK_VOXELS * num_classes)
-    step = max(1, chunk_values(scores.device, on_cpu=most) // num_classes)
-    for start in range(0, max(1, scores.shape[1]), step):
+    most = min(CHUNK_VALUES, CHUNK_VOXELS * num_classes)
+    step = max(1, chunk_values(device, on_cpu=most) // num_classes)
+    for start in range(0, max(1, voxels), step):
         yield slice(start, start + step)
-
-
-def walk(log_probs: Tensor, target: Tensor, keep: Tensor | None, place: str) -> Iterator[Voxels]:
-    """Voxels of one image in chunks of a fixed size.
-
-    The host waits for a device twice an image, not in every chunk: labels are checked before the walk, the
-    probabilities' sums after it.
-
-    Args:
-        log_probs: ``(C, N)``.
-        target: ``(N,)``.
-        keep: bool ``(N,)`` of the voxels that count, or None for all.
-        place: what to call the image in an error.
-    """
-    parts = list(chunks(log_probs))
-    counts = count_labels(target, keep, parts, log_probs.shape[0], place)
-    ranges = []
-    for part, count in zip(parts, counts, strict=True):
-        voxels, totals = chunk_facts(log_probs[:, part], target[part], part, places(keep, part, count))
-        yield voxels
-        if count:
-            ranges.append(torch.stack(totals.aminmax()))
-    _check_totals(ranges, place)
 
 
 def places(keep: Tensor | None, part: slice, count: int) -> Tensor | None:
@@ -126,25 +137,6 @@ def places(keep: Tensor | None, part: slice, count: int) -> Tensor | None:
     if keep.device.type == "cuda":
         return torch.nonzero_static(keep[part], size=count).flatten()
     return keep[part].nonzero().flatten()
-
-
-def chunk_facts(scores: Tensor, labels: Tensor, part: slice, keep: Tensor | None) -> tuple[Voxels, Tensor]:
-    """Voxels of a chunk and the sums of their probabilities; nothing here waits for a device.
-
-    Facts of all voxels come first, the choice of those that count after: vectors are cheaper to thin out.
-    """
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    probs = scores.exp()
-    target = only(labels, keep).long()
-    own = labels.long() if keep is None else torch.zeros_like(labels, dtype=torch.int64).index_copy_(0, keep, target)
-    nll = -scores.gather(0, own[None])[0]
-    brier = probs.square().sum(dim=0) - 2 * probs.gather(0, own[None])[0] + 1
-    top, prediction = (only(fact, keep) for fact in top_class(scores))
-    sums = sums_device(top.device)
-    confidence = top.to(sums).double().exp_().clamp_(max=1)
-    nll, brier = only(nll, keep).to(sums), only(brier, keep).to(sums)
-    totals = only(probs.sum(dim=0), keep)
-    return Voxels(probs, target.to(sums), prediction.to(sums), confidence, nll, brier, part, keep), totals
 
 
 def count_kept(keep: Tensor | None, parts: list[slice], size: int) -> list[int]:
@@ -191,7 +183,7 @@ def count_labels(target: Tensor, keep: Tensor | None, parts: list[slice], num_cl
     return list(counts)
 
 
-def _check_totals(ranges: list[Tensor], place: str) -> None:
+def check_totals(ranges: list[Tensor], place: str) -> None:
     """Refuse probabilities that do not sum to 1: smallest and largest sum of each chunk."""
     if not ranges:
         return

@@ -84,9 +84,9 @@ def refuse_changed(folder: Path, remedy: str) -> None:
 
 
 def is_file_of(path: Path, expected: str) -> bool:
-    """Whether there is a file with this hash."""
+    """Whether there is a file with this hash; devices, which never end, are none."""
     try:
-        return sha256(path) == expected
+        return path.is_file() and sha256(path) == expected
     except OSError:  # gone, a folder, or not to be read
         return False
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import zlib
@@ -19,8 +20,22 @@ from filelock import FileLock, Timeout
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}-"
 
 
+_FORMULA = re.compile(r"'*[=+\-@\t]")  # how what spreadsheets compute begins, with what was put in front of it
+FILE_NAMES = "no slashes, no leading dot, no line breaks, not empty"  # the rule of `names_file`
+
+
 class FileError(ValueError):
     """A file does not hold what it is taken for, or is in use; the message names it and the remedy."""
+
+
+def names_file(name: str) -> bool:
+    """Whether a name can become part of a path without leading elsewhere, and be printed on a line.
+
+    Example:
+        >>> names_file("case 7"), names_file("../7"), names_file(".7"), names_file("7" + chr(10))
+        (True, False, False, False)
+    """
+    return bool(name) and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
 
 
 @contextmanager
@@ -46,7 +61,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     aside = path.with_name(f".{path.name}.{_HOST}{os.getpid()}.part")
     try:
-        aside.touch()
+        aside.unlink(missing_ok=True)
+        aside.touch(exist_ok=False)  # never through a link
         rights = aside.stat().st_mode
         yield aside
         aside.chmod(rights)  # safetensors, for one, would leave it to its owner alone
@@ -55,6 +71,24 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Remove what processes of this machine that are gone have left half written in some folders."""
+    for path in (path for folder in folders for path in folder.glob(f".*.{_HOST}*.part")):
+        process = path.name.removesuffix(".part").rpartition("-")[2]
+        if process.isdigit() and not _runs(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
 
 
 @contextmanager
@@ -131,18 +165,52 @@ def read_json(path: Path, remedy: str = "delete it and make it anew") -> Any:  #
         raise FileError(f"{path} is not JSON ({problem}); {remedy}") from problem
 
 
+def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
+    """Read the keys and values of a YAML file; a damaged one is refused by name."""
+    import yaml  # of the configs; most commands read none
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as problem:
+        raise FileError(f"{path} is not YAML ({' '.join(str(problem).split())}); {remedy}") from problem
+    if not isinstance(found, dict):
+        raise FileError(f"{path} does not hold keys and values; {remedy}")
+    return found
+
+
 def _no_number(text: str) -> Any:  # noqa: ANN401
     raise ValueError(f"it holds {text}")
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table in one step; numbers in the shortest form that reads back to the same bits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text.getvalue())
+    write_text(path, csv_lines([columns, *rows]))
+
+
+def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
+    """Lines of a CSV file; texts that spreadsheets would take for formulas get an apostrophe in front.
+
+    Example:
+        >>> csv_lines([["case", "nll"], ["=cmd()", -0.5]]).splitlines()
+        ['case,nll', "'=cmd(),-0.5"]
+    """
+    text = io.StringIO()
+    cells = ([f"'{x}" if isinstance(x, str) and _FORMULA.match(x) else x for x in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(cells)
+    return text.getvalue()
+
+
+def csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV file with the number of their last line, as they were before :func:`csv_lines`.
+
+    Example:
+        >>> list(csv_rows(csv_lines([["=a", "'=b", "-c", "'d"]]).splitlines()))
+        [(1, ['=a', "'=b", '-c', "'d"])]
+    """
+    reader = csv.reader(lines)
+    for row in reader:
+        yield reader.line_num, [x[1:] if x.startswith("'") and _FORMULA.match(x) else x for x in row]
 
 
 def digest(value: Any) -> str:  # noqa: ANN401

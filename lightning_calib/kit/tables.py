@@ -1,12 +1,12 @@
 """One table for every place: Markdown, LaTeX, CSV and terminals; the report's template draws it as HTML."""
 
-import csv
 import html
-import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from lightning_calib.kit.files import csv_lines
 
 Form = Literal["markdown", "latex", "csv", "text", "html"]
 
@@ -198,18 +198,15 @@ class Table:
 
     def to_csv(self) -> str:
         """One line a row, every value and its bounds in full precision; rows that stand there again are left out."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         columns = [(n, self.columns[n]) for n in self.shown("csv")]
-        writer.writerow(
-            f"{c.key or c.heading}{end}" for _, c in columns for end in (("", "_low", "_high") if c.bounds else ("",))
-        )
+        lines: list[list[Any]] = [
+            [f"{c.key or c.heading}{end}" for _, c in columns for end in (("", "_low", "_high") if c.bounds else ("",))]
+        ]
         for row in self.rows:
             if not row.again:
                 cells = ((row.cells[n], c.bounds) for n, c in columns)
-                values = (x for cell, bounds in cells for x in (cell.value, *(cell.bounds if bounds else ())))
-                writer.writerow("" if x is None else repr(x) if isinstance(x, float) else x for x in values)
-        return text.getvalue()
+                lines.append([x for cell, bounds in cells for x in (cell.value, *(cell.bounds if bounds else ()))])
+        return csv_lines(lines)
 
     def _repr_html_(self) -> str:
         """What a notebook shows; the page of the report has a template of its own."""

@@ -1,5 +1,6 @@
 """Plain values out of a file as the types that they should be: one clear error in place of a later surprise."""
 
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -83,7 +84,8 @@ def _refuse(value: Any, kind: Any, place: str) -> Any:  # noqa: ANN401
 def _of_float(value: Any, place: str) -> float:  # noqa: ANN401
     if value is None:
         return float("nan")  # as :func:`~lightning_calib.kit.files.plain` writes it
-    return float(value) if type(value) in (int, float) else _refuse(value, float, place)
+    fits = type(value) in (int, float) and abs(value) <= sys.float_info.max  # 1e999 is JSON, too
+    return float(value) if fits else _refuse(value, float, place)
 
 
 def _of_union(value: Any, kind: Any, parts: tuple[Any, ...], place: str) -> Any:  # noqa: ANN401

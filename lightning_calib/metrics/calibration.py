@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from lightning_calib.functional.averages import Average
 from lightning_calib.functional.binning import BinTable, table_size
-from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.functional.statistics import Contents, ImageStatistics
 from lightning_calib.metrics.plots import draw_classwise_reliability, draw_reliability
-from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+from lightning_calib.metrics.statistics import StatisticsMetric
 
 
 class BinnedMetric(StatisticsMetric):

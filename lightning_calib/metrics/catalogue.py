@@ -3,7 +3,7 @@
 from functools import partial
 
 from lightning_calib.functional.statistics import ImageStatistics
-from lightning_calib.metrics import decisions, spatial
+from lightning_calib.metrics import decisions
 from lightning_calib.metrics.score import Score, overlap, plain
 
 NLL = Score(
@@ -122,7 +122,8 @@ SPACE = Score(
     title="smoothed calibration error",
     explanation="Local disagreement between uncertainty and error, both smoothed over neighbouring voxels.",
     better="lower",
-    metric=spatial.SPACE,
+    needs=("smoothed",),
+    arithmetic=partial(plain, ImageStatistics.space_error),
 )
 FREE_ENERGY_SPREAD = Score(
     key="free_energy_spread",

@@ -10,9 +10,9 @@ from lightning_calib.functional.averages import Average
 from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.energy import free_energy_moments, spread_of
 from lightning_calib.functional.flips import FlipTable, flip_table
-from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.functional.statistics import Contents, ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
-from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+from lightning_calib.metrics.statistics import StatisticsMetric
 
 
 class FlipRate(StatisticsMetric):

@@ -8,12 +8,13 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from lightning_calib.functional.boundary import BANDS
-from lightning_calib.functional.statistics import ImageStatistics
+from lightning_calib.functional.smoothed import SIGMA
+from lightning_calib.functional.statistics import Contents, ImageStatistics
 from lightning_calib.kit.registry import Registry
-from lightning_calib.metrics.statistics import Contents, StatisticsMetric, unpack
+from lightning_calib.metrics.statistics import StatisticsMetric, pack, unpack
 
 Better = Literal["lower", "higher"]
-Need = Literal["classwise", "flips", "bands"]
+Need = Literal["classwise", "flips", "bands", "smoothed"]
 Arithmetic = Callable[[ImageStatistics, int | None], Tensor]
 
 CLASS_BINS = 50
@@ -153,9 +154,40 @@ class ScoreMetric(StatisticsMetric):
         """As the score says."""
         return None if self.score.better is None else self.score.better == "higher"
 
+    def update(
+        self,
+        log_probs: Tensor,
+        target: Tensor,
+        case_ids: Sequence[str] | None = None,
+        *,
+        statistics: ImageStatistics | None = None,
+        **facts: Tensor | None,
+    ) -> None:
+        """Add a batch of images; where it is summed up already, ``statistics`` is all that is looked at."""
+        if statistics is None:
+            super().update(log_probs, target, case_ids, **facts)
+        else:
+            self._append(case_ids, *pack(statistics))
+
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
         assert self.score.arithmetic is not None  # score_collection has made sure
         return self.score.arithmetic(unpack(counts, sums, self.contents), self.background)
+
+
+def contents_of(scores: Sequence[Score]) -> Contents:
+    """What statistics must hold for all of these scores.
+
+    Example:
+        >>> contents_of([SCORES["ece"], SCORES["flip"]]).flips
+        True
+    """
+    needs = {need for score in scores for need in score.needs}
+    return Contents(
+        class_bins=CLASS_BINS if "classwise" in needs else 0,
+        flips="flips" in needs,
+        bands=BANDS if "bands" in needs else (),
+        sigma=SIGMA if "smoothed" in needs else 0.0,
+    )
 
 
 def score_collection(
@@ -178,12 +210,7 @@ def score_collection(
         (tensor(0.2500, dtype=torch.float64), {0: ['ece', 'dice']})
     """
     chosen = [SCORES[score] if isinstance(score, str) else score for score in (SCORES if scores is None else scores)]
-    needs = {need for score in chosen for need in score.needs}
-    contents = Contents(
-        class_bins=CLASS_BINS if "classwise" in needs else 0,
-        flips="flips" in needs,
-        bands=BANDS if "bands" in needs else (),
-    )
+    contents = contents_of(chosen)
     metrics: dict[str, Metric | MetricCollection] = {
         score.key: ScoreMetric(score, contents, ignore_index, background)
         if score.metric is None

@@ -3,14 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from lightning_calib.functional.boundary import BANDS, check_bands
-from lightning_calib.functional.smoothed import space_errors
-from lightning_calib.functional.statistics import ImageStatistics
-from lightning_calib.metrics.base import PerImageMetric
-from lightning_calib.metrics.statistics import Contents, StatisticsMetric
+from lightning_calib.functional.smoothed import SIGMA
+from lightning_calib.functional.statistics import Contents, ImageStatistics
+from lightning_calib.metrics.statistics import StatisticsMetric
 
 
 class BoundaryAwareCalibrationError(StatisticsMetric):
@@ -22,6 +18,7 @@ class BoundaryAwareCalibrationError(StatisticsMetric):
         **kwargs: options of :class:`torchmetrics.Metric`.
 
     Example:
+        >>> import torch
         >>> metric = BoundaryAwareCalibrationError()
         >>> log_probs = torch.tensor([0.75, 0.25]).log().view(1, 2, 1).expand(1, 2, 4)
         >>> metric(log_probs, torch.tensor([[0, 0, 1, 1]]))
@@ -37,7 +34,7 @@ class BoundaryAwareCalibrationError(StatisticsMetric):
         self.bands = edges
 
 
-class SPACE(PerImageMetric):
+class SPACE(StatisticsMetric):
     """Disagreement of smoothed uncertainty and error: see :func:`~lightning_calib.functional.space_error`.
 
     Args:
@@ -46,22 +43,15 @@ class SPACE(PerImageMetric):
         **kwargs: options of :class:`torchmetrics.Metric`.
 
     Example:
+        >>> import torch
         >>> log_probs = torch.tensor([0.75, 0.25]).log().view(1, 2, 1).expand(1, 2, 4)
         >>> round(SPACE()(log_probs, torch.zeros(1, 4, dtype=torch.int64)).item(), 4)
         0.25
     """
 
+    _arithmetic = ImageStatistics.space_error
     plot_upper_bound: float | None = 1.0
 
-    def __init__(self, sigma: float = 2.0, ignore_index: int | None = None, **kwargs: Any) -> None:
-        super().__init__(("space", ignore_index, sigma), **kwargs)
+    def __init__(self, sigma: float = SIGMA, ignore_index: int | None = None, **kwargs: Any) -> None:
+        super().__init__(ignore_index, contents=Contents(bins=1, sigma=sigma), **kwargs)
         self.sigma = sigma
-        self.ignore_index = ignore_index
-
-    def update(self, log_probs: Tensor, target: Tensor, case_ids: Sequence[str] | None = None) -> None:
-        """Add a batch of images: ``(B, C, *S)``, ``(B, *S)`` and their names."""
-        scores = space_errors(log_probs, target, self.sigma, self.ignore_index)
-        self._append(case_ids, torch.ones(len(scores), 1, dtype=torch.int64), scores[:, None])
-
-    def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
-        return sums[:, 0]

@@ -2,33 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lightning_calib.functional.averages import Average
-from lightning_calib.functional.binning import TABLE_BINS, BinTable
+from lightning_calib.functional.binning import BinTable
 from lightning_calib.functional.boundary import BANDS, BandTable, boundary_distance
 from lightning_calib.functional.flips import FlipTable
-from lightning_calib.functional.statistics import ImageStatistics, image_statistics
+from lightning_calib.functional.statistics import Contents, ImageStatistics
+from lightning_calib.functional.sweep import image_statistics
 from lightning_calib.metrics.base import PerImageMetric
-
-
-class Contents(NamedTuple):
-    """What a row holds beside likelihood, Brier score and confusion.
-
-    Attributes:
-        bins: bins of the top-label table.
-        class_bins: bins of each class's table; 0 for none.
-        flips: whether flips are counted.
-        bands: edges of the distance bands; empty for none.
-    """
-
-    bins: int = TABLE_BINS
-    class_bins: int = 0
-    flips: bool = False
-    bands: tuple[float, ...] = ()
 
 
 class StatisticsMetric(PerImageMetric):
@@ -104,6 +89,7 @@ class StatisticsMetric(PerImageMetric):
             num_bins=held.bins,
             classwise=held.class_bins > 0,
             class_bins=held.class_bins,
+            sigma=held.sigma,
         )
 
     def _scores(self, counts: Tensor, sums: Tensor) -> Tensor:
@@ -160,4 +146,5 @@ def _blank(contents: Contents, num_classes: int) -> ImageStatistics:
         classwise=BinTable(*empty(2, 1, num_classes, contents.class_bins)) if contents.class_bins else None,
         flips=FlipTable(*empty(4, 0)) if contents.flips else None,
         bands=BandTable(*empty(2, 2, len(contents.bands) - 1)) if contents.bands else None,
+        space=empty(0, 1)[0] if contents.sigma else None,
     )

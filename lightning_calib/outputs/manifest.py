@@ -15,7 +15,7 @@ from lightning_calib.datasets.groups import check_levels, unnamed
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS
 from lightning_calib.kit.checksums import CHECKSUMS, changed_files, note_checksums
-from lightning_calib.kit.files import FileError, read_json, write_text
+from lightning_calib.kit.files import FILE_NAMES, FileError, names_file, read_json, write_text
 from lightning_calib.kit.typed import WrongTypeError, typed
 from lightning_calib.outputs import folds, regions
 from lightning_calib.outputs.folds import Fold
@@ -24,9 +24,9 @@ from lightning_calib.outputs.regions import Region
 FORMAT_VERSION = 3
 # Format versions that are read: stores of the first say nothing of the preprocessing, older ones than the third know
 # one group a case; the fourth is that of stores of regions, the fifth that of out-of-fold stores: others know nothing
-# of these.
-_READ = (1, 2, 3, 4, 5)
-_NESTED, REGIONS_VERSION, FOLDS_VERSION = 3, 4, 5
+# of these. The sixth has no targets.
+_READ = (1, 2, 3, 4, 5, 6)
+_NESTED, REGIONS_VERSION, FOLDS_VERSION, UNLABELLED_VERSION = 3, 4, 5, 6
 MANIFEST = "manifest.json"
 CASES = "cases"
 SUFFIX = ".safetensors"
@@ -105,6 +105,7 @@ class Manifest:
         group_level: the level that the data set keeps whole; ``case`` where there is none.
         regions: what the channels of sigmoid networks stand for; empty where channels are classes that compete.
         folds: of an out-of-fold store, the networks and which cases each of them scored; empty elsewhere.
+        labelled: whether cases have targets; those of new images have none.
         cases: one record a case, sorted by id.
         format_version: version of this format.
     """
@@ -123,6 +124,7 @@ class Manifest:
     group_level: str = CASE
     regions: tuple[Region, ...] = ()
     folds: tuple[Fold, ...] = ()
+    labelled: bool = True
     cases: tuple[CaseRecord, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -131,6 +133,9 @@ class Manifest:
         for name, kind in (("representation", Representation), ("keep", Keep), ("dtype", StoreDtype)):
             if getattr(self, name) not in get_args(kind):
                 raise StoreError(f"{name} {getattr(self, name)!r}: choose one of {', '.join(get_args(kind))}")
+        for name in (self.dataset, *self.class_names, *(member.name for member in self.members)):
+            if not name.isprintable():
+                raise StoreError(f"the name {name!r} holds line breaks or control characters: give another one")
         if len(self.class_names) < 2:
             raise StoreError(f"an output store needs two or more classes, got {list(self.class_names)}")
         if not self.members:
@@ -219,7 +224,7 @@ class Manifest:
         """Names, types and shapes that a case's file must hold, as a safetensors header writes them."""
         members = (self.num_members,) if self.keep == "members" else ()
         scores = (_HEADER_DTYPES[self.dtype], (*members, self.num_channels, *case.shape))
-        held = dict.fromkeys(self.array_names, scores) | {"target": ("I64", case.shape)}
+        held = dict.fromkeys(self.array_names, scores) | ({"target": ("I64", case.shape)} if self.labelled else {})
         return held | ({"valid": ("BOOL", case.shape)} if case.has_valid else {})
 
     def save(self, path: Path) -> None:
@@ -235,6 +240,8 @@ class Manifest:
             del facts["regions"]
         if not self.folds:
             del facts["folds"]
+        if self.labelled:
+            del facts["labelled"]
         for case in facts["cases"]:
             if not case["made_of"]:  # for the same reason
                 del case["made_of"]
@@ -279,9 +286,8 @@ def _refuse_twice(case_ids: list[str]) -> None:
 
 def check_case_id(case_id: str) -> None:
     """Refuse ids that cannot name a file of their own: they become parts of paths, here and in results."""
-    text = case_id if isinstance(case_id, str) else ""
-    if not text or text.startswith(".") or not text.isprintable() or set(text) & set("/\\"):
-        raise StoreError(f"case id {case_id!r} cannot name a file: no slashes, no leading dot, not empty")
+    if not isinstance(case_id, str) or not names_file(case_id):
+        raise StoreError(f"case id {case_id!r} cannot name a file: {FILE_NAMES}")
 
 
 def case_path(root: Path, case_id: str) -> Path:
@@ -299,5 +305,5 @@ def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         return {name: (facts["dtype"], tuple(facts["shape"])) for name, facts in header.items()}
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise StoreError(f"{path} is not a safetensors file ({problem})") from problem

@@ -128,9 +128,11 @@ def make_split(
     split = Split(**{part: tuple(sorted(parts[part])) for part in PARTS}, repeat=repeat, seed=seed)
     for part in PARTS:
         if not parts[part] and (part == "cal" or wanted[part] not in (0, None, [])):
+            few = len(store.case_ids) < len(PARTS)
+            remedy = "add cases: it takes three, one for each part" if few else "make the other parts smaller"
             raise ValueError(
                 f"no case is left for {part} (asked for: {wanted[part]}) in {store.path} with "
-                f"{len(store.case_ids)} cases; make the other parts smaller"
+                f"{len(store.case_ids)} cases; {remedy}"
             )
     if groups is not None:
         split.check_groups(groups)

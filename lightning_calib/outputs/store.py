@@ -69,7 +69,8 @@ class StoredCase:
 
     @property
     def target(self) -> Tensor:
-        """Labels ``(*S)``, int64."""
+        """Labels ``(*S)``, int64; a store without any is refused."""
+        refuse_unlabelled(self.manifest, self.path.parent.parent)
         labels = self._read("target")
         return labels if self.region is None else self.region.target(labels, self.manifest.ignore_index)
 
@@ -247,6 +248,15 @@ class OutputStore:
                 yield f"{path} is not in the manifest: a file of another run?"
 
 
+def refuse_unlabelled(manifest: Manifest, place: Path) -> None:
+    """Stop where a store has no targets."""
+    if not manifest.labelled:
+        raise StoreError(
+            f"{place} holds no targets, since its images came without masks: `apply` and `monitor` take it, nothing "
+            "that needs labels does"
+        )
+
+
 @cache
 def _sha256(path: Path, size: int, changed: int) -> str:
     """Hash of a file as it is now."""
@@ -274,6 +284,12 @@ def _manifest_path(root: Path) -> Path:
     if not root.is_dir():
         raise StoreError(f"there is no output store at {root}: write one with `train.py predict`")
     written = len(list((root / CASES).glob(f"*{SUFFIX}")))
+    if not written:
+        inside = root / "outputs" / MANIFEST
+        hint = (
+            f"name {inside.parent}" if inside.is_file() else "name a folder that `train.py predict` or `import` wrote"
+        )
+        raise StoreError(f"{root} is no output store, {MANIFEST} is missing: {hint}")
     raise StoreError(
         f"{path} is missing and {written} case files are there: `predict` has not finished; "
         "run it again with the same config and it goes on where it stopped"

@@ -17,7 +17,7 @@ from lightning_calib.datasets.groups import Groups, check_names, nested
 from lightning_calib.datasets.preprocessing import Preprocessing
 from lightning_calib.functional.pooling import POOLINGS, Pooling, pool
 from lightning_calib.functional.regions import pool_one_channel
-from lightning_calib.kit.files import plain, read_json, sha256, write_text
+from lightning_calib.kit.files import plain, read_json, remove_leftovers, sha256, write_text
 from lightning_calib.kit.nested import differences
 from lightning_calib.kit.tensors import write_tensors
 from lightning_calib.outputs.case_check import check_case
@@ -28,6 +28,7 @@ from lightning_calib.outputs.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     REGIONS_VERSION,
+    UNLABELLED_VERSION,
     CaseRecord,
     Keep,
     Manifest,
@@ -72,6 +73,7 @@ class OutputWriter:
         preprocessing: what turns a new image into the networks' input, where it is known.
         regions: what the channels of sigmoid networks stand for; their scores are then log-odds ``(M, R, *S)``.
         folds: of an out-of-fold store, the networks and the cases that each of them scores.
+        labelled: whether cases have targets; those of new images have none.
         made_of: by id the hashes of the files of every case that the store is to hold; a stored case made of others is
             written again, and one that is not among them leaves the store. None where that is not known.
 
@@ -98,6 +100,7 @@ class OutputWriter:
         regions: Sequence[Region] = (),
         folds: Sequence[Fold] = (),
         made_of: Mapping[str, Content] | None = None,
+        labelled: bool = True,
     ) -> None:
         self.path = Path(path)
         self.groups, levels = nested(groups, group_levels)
@@ -116,7 +119,8 @@ class OutputWriter:
             group_level=group_level or next(iter(levels), CASE),
             regions=tuple(regions),
             folds=tuple(folds),
-            format_version=FOLDS_VERSION if folds else REGIONS_VERSION if regions else FORMAT_VERSION,
+            labelled=labelled,
+            format_version=_version(bool(folds), bool(regions), labelled),
         )
         self._facts = self.path / _UNFINISHED
         finished = self._continue(self.path / MANIFEST)
@@ -207,7 +211,7 @@ class OutputWriter:
         self,
         case_id: str,
         logits: Tensor,
-        target: Tensor,
+        target: Tensor | None,
         valid: Tensor | None = None,
         geometry: dict[str, Any] | None = None,
         image: Tensor | None = None,
@@ -217,7 +221,7 @@ class OutputWriter:
         Args:
             case_id: its name, fit for a file name.
             logits: member scores ``(M, C, *S)``, finite; of regions, log-odds ``(M, R, *S)``.
-            target: labels ``(*S)``.
+            target: labels ``(*S)``; None in a store without targets.
             valid: where the networks predicted, ``(*S)``; None for everywhere.
             geometry: spacing, affine and the like; JSON.
             image: ``(channels, *S)`` for a preview (:mod:`lightning_calib.outputs.previews`), where it is at hand.
@@ -226,17 +230,20 @@ class OutputWriter:
             What the manifest will say about the case.
         """
         check_case(self.manifest, case_id, logits, target, valid)
-        self.reserve(1, target.shape)
-        logits, target = logits.detach().cpu(), target.detach().cpu().long()
+        shape = tuple(logits.shape[2:])
+        self.reserve(1, shape)
+        logits = logits.detach().cpu()
         valid = None if valid is None else valid.detach().cpu().bool()
-        arrays = self._scores(case_id, logits) | {"target": target} | ({} if valid is None else {"valid": valid})
+        labels = torch.zeros(shape, dtype=torch.long) if target is None else target.detach().cpu().long()
+        arrays = self._scores(case_id, logits) | ({} if target is None else {"target": labels})
+        arrays |= {} if valid is None else {"valid": valid}
         path = case_path(self.path, case_id)
         write_tensors(path, arrays)
-        write_preview(self.path, case_id, image, target, self.manifest.background, self.manifest.ignore_index)
-        counted = _counted(target, valid, self.manifest.ignore_index)
+        write_preview(self.path, case_id, image, labels, self.manifest.background, self.manifest.ignore_index)
+        counted = _counted(labels, valid, self.manifest.ignore_index)
         record = CaseRecord(
             case_id=case_id,
-            shape=tuple(target.shape),
+            shape=shape,
             size=path.stat().st_size,
             sha256=sha256(path),
             groups=self._names(case_id),
@@ -270,6 +277,7 @@ class OutputWriter:
         manifest = replace(self.manifest, cases=records)
         manifest.save(self.path / MANIFEST)
         shutil.rmtree(self._facts, ignore_errors=True)
+        remove_leftovers(self.path)
         for leftover in (
             path for folder in (CASES, PREVIEWS) for path in (self.path / folder).glob(".*")
         ):  # of processes that were killed while they wrote
@@ -323,6 +331,13 @@ def _counted(target: Tensor, valid: Tensor | None, ignore_index: int | None) -> 
     """Voxels that count: valid and not ignored."""
     counted = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     return counted if valid is None else counted & valid
+
+
+def _version(folds: bool, regions: bool, labelled: bool) -> int:
+    """The oldest format version that knows of what a store has."""
+    if not labelled:
+        return UNLABELLED_VERSION
+    return FOLDS_VERSION if folds else REGIONS_VERSION if regions else FORMAT_VERSION
 
 
 def _refuse_unknown_files(root: Path) -> None:

@@ -28,6 +28,7 @@ from lightning_calib.report.maps import CasePlane, Floats, Labels
 _PANEL = 2.0  # inches of a panel's width
 _COLUMNS = 3  # panels side by side: what a phone can show
 _LEGEND_COLUMNS = 5
+_THUMBNAILS = 4  # side by side
 _Place = Literal["outside lower left", "outside upper right"]
 _SMALLEST_RANGE = 0.1  # of a colour scale
 _FLIPS = {
@@ -69,6 +70,36 @@ def confidence_figure(
         figure = _case_figure(planes, panels)
         shown = figure.axes[list(panels).index("confidence before")].images[0]
         figure.colorbar(shown, ax=figure.axes, label="confidence", location="bottom", shrink=0.6, aspect=40, pad=0.02)
+        _legend(figure, class_names, colours)
+    return figure
+
+
+def thumbnail_figure(
+    planes: Sequence[CasePlane], titles: Sequence[str], class_names: Sequence[str], background: int | None
+) -> Figure:
+    """Small pictures of cases, worst first as they are given: the prediction over the image.
+
+    Args:
+        planes: the cases.
+        titles: what stands above each.
+        class_names: names of the classes.
+        background: index of the background class, where there is one; the image shows through it.
+    """
+    colours, columns = class_colours(len(class_names), background), min(len(planes), _THUMBNAILS)
+    lines = -(-len(planes) // columns)
+    ratio = max(min(plane.target.shape[0] / plane.target.shape[1], 1.5) for plane in planes)
+    with look():
+        figure = new_figure(1.6 * columns, lines * (1.6 * ratio + 0.4) + 0.5, images=True)
+        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        for axes, plane, title in zip(grid, planes, titles, strict=False):
+            _picture(axes, plane)
+            shown = _labels(axes, plane.before, colours, clear=background)
+            shown.set_alpha(1.0 if plane.image is None else 0.5)
+            shape = plane.target.shape if plane.image is None else plane.image.shape
+            shown.set_extent((-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5))
+            axes.set_title(title, fontsize=7.5)
+        for axes in grid[len(planes) :]:
+            axes.remove()
         _legend(figure, class_names, colours)
     return figure
 
@@ -164,9 +195,10 @@ def _case_figure(planes: Sequence[CasePlane], panels: Panels) -> Figure:
     return figure
 
 
-def _labels(axes: Axes, labels: Labels, colours: Floats) -> AxesImage:
-    """Paint labels; those that are ``IGNORED`` stay blank."""
+def _labels(axes: Axes, labels: Labels, colours: Floats, clear: int | None = None) -> AxesImage:
+    """Paint labels; those that are ``IGNORED`` or ``clear`` stay blank."""
     opaque = np.concatenate([colours, np.ones((len(colours), 1))], axis=1)
+    opaque[[] if clear is None else [clear]] = 0
     bare(axes)
     return axes.imshow(np.concatenate([opaque, np.zeros((1, 4))])[labels])  # IGNORED is -1: the last colour
 

@@ -4,8 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from lightning_calib.kit.files import read_json
+from lightning_calib.kit.checksums import refuse_changed
 from lightning_calib.kit.registry import Registry
+from lightning_calib.kit.typed import read_typed
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Section, attempt
 
@@ -37,6 +38,7 @@ STUDIES: Registry[Any] = Registry(
         "reliability": f"{_HERE}.reliability:Reliability",
         "properties": f"{_HERE}.properties:Properties",
         "flips": f"{_HERE}.flips:Flips",
+        "triage": f"{_HERE}.triage:Triage",
         "bins": f"{_HERE}.bins:Bins",
         "offsets": f"{_HERE}.offsets:Offsets",
         "shift": f"{_HERE}.shift:Shift",
@@ -63,4 +65,6 @@ def study_sections(inputs: Inputs) -> list[Section]:
 
 def _section(name: str, inputs: Inputs) -> Section | None:
     study: Reported = STUDIES[name](inputs.results.folder)
-    return study.section(inputs, read_json(study_folder(inputs.results.folder, name) / FACTS))
+    folder = study_folder(inputs.results.folder, name)
+    refuse_changed(folder, f"`calibrate.py study {name}` makes it anew")
+    return study.section(inputs, read_typed(folder / FACTS, dict[str, Any]))

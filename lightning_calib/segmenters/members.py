@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_calib.kit.registry import refuse_strange
+from lightning_calib.segmenters.checkpoints import read_weights
 from lightning_calib.segmenters.inference import Inference
 from lightning_calib.segmenters.networks import Network
 from lightning_calib.segmenters.segmenter import Segmenter
@@ -41,7 +42,7 @@ class Members(nn.Module):
         networks = []
         for name, path in checkpoints.items():
             member = copy.deepcopy(network)
-            weights = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+            weights = read_weights(path, "bring it back, or train the member again")
             own = {key.removeprefix(_PREFIX): value for key, value in weights.items() if key.startswith(_PREFIX)}
             try:
                 member.load_state_dict(own)

@@ -1,7 +1,9 @@
 """Segmentation networks by name, as typed options that build them."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from difflib import get_close_matches
 from math import prod
 from typing import Any
 
@@ -75,11 +77,23 @@ class SmpNetwork(Network):
                 classes=channels,
                 **self.options,
             )
-        except KeyError as problem:  # lists the right names
-            raise ValueError(str(problem.args[0])) from problem
+        except KeyError as problem:  # lists all right names
+            raise ValueError(_nearest(str(problem.args[0]))) from problem
         if self.channels_last:  # convolutions hand the layout of their weights on
             body = body.to(memory_format=torch.channels_last)
         return Segmenter(body, (body.encoder.output_stride,) * 2)
+
+
+def _nearest(told: str) -> str:
+    """A message that lists hundreds of names in brackets, with those alone that are near to what was written.
+
+    Example:
+        >>> _nearest("Wrong encoder name `resnet1`, supported encoders: ['resnet18', 'vgg11', 'dpn68']")
+        'Wrong encoder name `resnet1`, supported encoders: resnet18, ...'
+    """
+    before, _, listed = told.partition("[")
+    written, names = before.partition("`")[2].partition("`")[0], re.findall(r"'([^']+)'", listed)
+    return f"{before}{', '.join(get_close_matches(written, names, n=5) or names[:10])}, ..."
 
 
 class ResidualEncoderUNet(Network):

@@ -15,7 +15,10 @@ from lightning_calib.solvers.collective import ALONE, Collective
 # Logits, target, case ids, and features for calibrators that look at them.
 Batch = tuple[Tensor, Tensor, Sequence[str] | None] | tuple[Tensor, Tensor, Sequence[str] | None, Tensor | None]
 BatchKind = Literal["cases", "voxels", "images"]
-SolverName = Literal["auto", "newton", "slsqp", "adam"]
+SolverName = Literal["auto", "newton", "slsqp", "lbfgs", "adam"]
+
+# Logits beyond this are refused in fits.
+LARGEST_LOGIT = 1e4
 
 
 class Solver(ABC):
@@ -112,6 +115,20 @@ class PassSolver(Solver):
     def _take_pass(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
             self.accumulate(*batch)
+
+
+def check_size(logits: Iterable[Tensor]) -> None:
+    """Refuse logits that leave a fit in float32 no room.
+
+    Args:
+        logits: the logits, or their largest magnitudes.
+    """
+    largest = max((float(values.detach().abs().amax()) for values in logits if values.numel()), default=0.0)
+    if not largest <= LARGEST_LOGIT:
+        raise ValueError(
+            f"logits reach {largest:.3g}: beyond {LARGEST_LOGIT:g} every voxel is certain in float32, and no fit "
+            f"can be told from another; divide all logits by a constant first, or look for a fault in the network"
+        )
 
 
 def strengths(lam: float, mu: float, eps: float, reduction: Reduction) -> dict[str, float | str]:

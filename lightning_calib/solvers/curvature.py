@@ -6,14 +6,11 @@ from torch import Tensor
 # Voxels in a product for the Hessian: float32 sums stay short, temporaries small.
 HESSIAN_BLOCK = 2048
 
-# Few voxels leave directions nearly flat, which rounding in float32 would hide.
-EXACT_VOXELS = 4096
-
 
 def matrix_hessian(probs: Tensor, design: Tensor, weight: Tensor) -> Tensor:
     r"""``sum_v w (diag(q) - q q^T) \otimes x x^T``, ``(C, D, C, D)`` in float64.
 
-    Products of many voxels run in float32; what they leave in directions that softmax cannot see is then taken out.
+    Products run in the precision of ``q``; what they leave in directions that softmax cannot see is then taken out.
 
     Args:
         probs: ``q (C, k)``.
@@ -25,8 +22,7 @@ def matrix_hessian(probs: Tensor, design: Tensor, weight: Tensor) -> Tensor:
     own = total.diagonal(dim1=0, dim2=2)  # (D, D, C), a view
     size = num_classes * depth
     mixed, stride = torch.zeros(size, size, dtype=torch.float64), max(64, -(-size // 6))
-    precision = torch.float64 if probs.shape[1] <= EXACT_VOXELS else torch.float32
-    blocks = [torch.split(value.to(precision), HESSIAN_BLOCK, dim=-1) for value in (probs, design, weight)]
+    blocks = [torch.split(value.to(probs.dtype), HESSIAN_BLOCK, dim=-1) for value in (probs, design, weight)]
     for q, x, w in zip(*blocks, strict=True):
         outer = (q.unsqueeze(1) * x).flatten(0, 1)  # (C D, k)
         weighted = outer * w

@@ -18,8 +18,17 @@ DENSE_CLASSES, DENSE_ENTRIES = 40, 2**25
 # Decrease of the objective, relative, below which a pass has stalled; and what rounding may add to it in float32.
 STALL, ROUNDING = 1e-10, 1e-8
 
-# A fit has stalled only where the model promises no larger decrease than this, relative.
-PROMISE = 1e-7
+# A fit has stalled only where the model promises no larger decrease than this, relative; a small gradient ends it where
+# the model promises next to nothing, or where a pass brought nothing: along flat directions, those of rare classes, a
+# small gradient may be far from the optimum.
+PROMISE, NOTHING = 1e-7, 2e-8
+
+# A step that leaves more than this share of what the model promised calls for another sample.
+SLOW = 0.2
+
+# Share of the gradient that a dense quadratic is minimised to: what a rough minimum is depends on the order in which
+# bounds were met, which rounding decides.
+EXACT = 1e-6
 
 FIRST_DAMPING, DAMPING_UP, DAMPING_DOWN, SMALLEST_DAMPING = 1e-4, 30.0, 0.1, 1e-9
 RESAMPLED_DAMPING = 1e-6  # at most, with a new sample: doubts about the old one no longer count
@@ -117,6 +126,8 @@ class ExpertFit:
         trial: where the next pass looks ``(P,)``.
         phase: how the trial point after that is found.
         outcome: how the fit ended; None while it goes on.
+        promise: decrease of the objective that the model expects of the trial point.
+        misled: whether the last step fell so short of that that another sample is called for.
     """
 
     def __init__(self, theta: Tensor, regularizer: Regularizer) -> None:
@@ -126,6 +137,7 @@ class ExpertFit:
         self.phase: Phase = "explore"
         self.outcome: Outcome | None = None
         self.damping, self.decrease, self.stalls = FIRST_DAMPING, math.inf, 0
+        self.promise, self.misled, self.fresh = math.inf, False, False
         self.curvature = Curvature()
         self.model: SampleModel | None = None
         self.rejected: Point | None = None
@@ -140,9 +152,10 @@ class ExpertFit:
         """Whether another sample would change nothing: it has all voxels, or has ended."""
         return not self.active or (self.model is not None and self.model.complete)
 
-    def take(self, model: SampleModel, tolerance: float) -> None:
-        """Go on with another sample."""
-        self.model, self.phase, self.tolerance = model, "explore", tolerance
+    def take(self, model: SampleModel, tolerance: float, scarce: bool = False) -> None:
+        """Go on with another sample; one where rare classes are scarce is soon followed by the next."""
+        self.model, self.phase, self.tolerance, self.fresh = model, "explore", tolerance, True
+        self.promise = 0.0 if scarce else math.inf
         self.curvature.forget()
         if math.isfinite(self.best.value):
             self.damping = min(self.damping, RESAMPLED_DAMPING)
@@ -158,7 +171,9 @@ class ExpertFit:
         self.curvature.remember(found.theta - self.best.theta, found.gradient - self.best.gradient)
         if not self._improves(found):
             self.decrease = math.inf
-            if self.phase == "search":  # the point between was no better: the direction is a bad one
+            if self.fresh:  # the step was that of an older sample: this one may know better
+                self.phase = "explore"
+            elif self.phase == "search":  # the point between was no better: the direction is a bad one
                 self.damping, self.phase = self.damping * DAMPING_UP, "explore"
             else:
                 self.phase, self.rejected = "search", found
@@ -173,18 +188,23 @@ class ExpertFit:
         """Stop where a rule is met, else propose the next trial point."""
         if not self.active:
             return
-        if self.best.norm <= tolerance:
+        small, last = self.best.norm <= tolerance, self.promise
+        if small and self.model is not None and self.model.complete:
             self.outcome = "gradient"
             return
         self._propose()
         gained = STALL * objective <= self.decrease < math.inf  # infinite: the step was rejected
-        promise = float(self.best.gradient @ (self.best.theta - self.trial)) / 2
-        self.stalls = 0 if gained or promise > PROMISE * objective else self.stalls + 1
-        if self.stalls >= 2:
+        self.promise = float(self.best.gradient @ (self.best.theta - self.trial)) / 2
+        large = self.promise > PROMISE * objective
+        self.stalls, self.misled = 0 if gained or large else self.stalls + 1, large and self.promise > SLOW * last
+        if small and (self.stalls or self.promise <= NOTHING * objective):
+            self.outcome = "gradient"
+        elif self.stalls >= 2:
             self.outcome = "stalled"
 
     def _propose(self) -> None:
         """Choose the next trial point."""
+        self.fresh = False
         if self.phase == "search":
             assert self.rejected is not None
             self.trial = self._between(self.rejected)
@@ -252,9 +272,10 @@ class ExpertFit:
         theta, lower, upper = self.best.theta, self.coordinates.lower, self.coordinates.upper
         hessian = self.curvature.hessian(model, theta)
         hessian.damping = self.damping * model.metric
-        tolerance = hessian.accuracy * self.best.norm
+        accuracy = EXACT if is_dense(self.coordinates) else hessian.accuracy
+        tolerance = accuracy * self.best.norm
         step = quadratic_minimum(hessian, self.best.gradient, lower - theta, upper - theta, tolerance)
         return (theta + step).clamp(lower, upper)
 
 
-_STATE = ("trial", "phase", "outcome", "damping", "decrease", "stalls")
+_STATE = ("trial", "phase", "outcome", "damping", "decrease", "stalls", "promise", "misled")

@@ -8,16 +8,23 @@ import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import Calibrator, EnsembleTemperatureScaling, LinearCalibrator
+from lightning_calib.calibrators.field import TemperatureField
 from lightning_calib.functional.penalty import Reduction
 from lightning_calib.functional.simplex import are_probabilities
 from lightning_calib.solvers.adam import AdamSolver, adam_batches
 from lightning_calib.solvers.base import Batch, BatchKind, Solver, SolverName
 from lightning_calib.solvers.certificate import Certificate
 from lightning_calib.solvers.collective import ALONE, Collective
+from lightning_calib.solvers.epochs import EpochSolver
 from lightning_calib.solvers.mixture import MixtureSolver
 from lightning_calib.solvers.newton import NewtonSolver
 from lightning_calib.solvers.objective import EPS, LAM, MU, mean_nll
+from lightning_calib.solvers.sampled import SampledSolver
 from lightning_calib.solvers.stream import Walk
+
+SOLVERS: dict[str, type[Solver]] = {
+    kind.name: kind for kind in (NewtonSolver, MixtureSolver, SampledSolver, AdamSolver)
+}
 
 AnyBatch = tuple[Tensor, Tensor] | Batch | Mapping[str, Any]
 
@@ -42,7 +49,7 @@ def fit(
 
     Args:
         calibrator: any of the registry. TS, GS, VS, MS, MS_c, DC, CDC and CMS are solved to the optimum by Newton's
-            method, ETS by SLSQP, LTS trained by Adam.
+            method, ETS by SLSQP, LTS by L-BFGS on samples.
         logits: pooled logits ``(B, C, *S)`` or a list of voxels ``(N, C)``; or batches: a list, a ``DataLoader``
             or anything else that can be iterated over again and gives ``(logits, target)``,
             ``(logits, target, case_ids)`` or a mapping with ``"logits"``, ``"target"`` and perhaps ``"case_id"``
@@ -103,11 +110,21 @@ def choose_solver(calibrator: Calibrator) -> SolverName:
     Example:
         >>> from lightning_calib.calibrators import build
         >>> [choose_solver(build(name, 3)) for name in ("ms", "ets", "lts")]
-        ['newton', 'slsqp', 'adam']
+        ['newton', 'slsqp', 'lbfgs']
     """
     if calibrator.solver == "stacking":
         raise ValueError(f"no solver fits {calibrator.name}: it is put together from calibrators that were fitted")
     return calibrator.solver
+
+
+def takes_epochs(solver: str) -> bool:
+    """Whether the fits of a solver are judged epoch by epoch.
+
+    Example:
+        >>> takes_epochs("lbfgs"), takes_epochs("newton")
+        (True, False)
+    """
+    return issubclass(SOLVERS[solver], EpochSolver)
 
 
 def batch_kind(calibrator: Calibrator, solver: SolverName = "auto") -> BatchKind:
@@ -133,7 +150,7 @@ def make_solver(
 
     Args:
         calibrator: fitted in place, from where it is.
-        solver: ``newton``, ``slsqp``, ``adam``, or ``auto`` for the one that suits the calibrator.
+        solver: ``newton``, ``slsqp``, ``lbfgs``, ``adam``, or ``auto`` for the one that suits the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
         eps: strength of the ridge.
@@ -150,6 +167,8 @@ def make_solver(
         return NewtonSolver(calibrator, lam, mu, eps, **shared, walk=walk, reduction=reduction, **options)
     if kind == "slsqp" and isinstance(calibrator, EnsembleTemperatureScaling):
         return MixtureSolver(calibrator, ignore_index, collective, **options)
+    if kind == "lbfgs" and isinstance(calibrator, TemperatureField):
+        return SampledSolver(calibrator, ignore_index, collective, **options)
     if kind == "adam":
         return AdamSolver(calibrator, lam, mu, eps, ignore_index, collective, reduction=reduction, **options)
     raise ValueError(f"{kind} cannot fit {calibrator.name}; use {suited!r} or 'auto'")

@@ -9,6 +9,10 @@ from lightning_calib.solvers.certificate import ConvergenceError
 from lightning_calib.solvers.model import SampleModel
 
 ROUNDING = 1e-12  # relative to the largest entry: curvatures below are noise
+
+# Few voxels leave directions nearly flat, which rounding in float32 would hide where they are all there is.
+EXACT_VOXELS = 4096
+
 CG_TOLERANCE, CG_STEPS = 0.1, 40
 
 
@@ -46,7 +50,8 @@ class DenseHessian:
     def __init__(self, model: SampleModel, theta: Tensor) -> None:
         coordinates = model.coordinates
         eye = torch.eye(coordinates.size, dtype=torch.float64)
-        data = coordinates.curvature(model.probabilities(theta), model.features, model.weight)
+        exact = coordinates.small or (model.complete and len(model.weight) <= EXACT_VOXELS)
+        data = model.curvature(theta, torch.float64 if exact else torch.float32)
         self.matrix = data + model.regularizer.product(eye)
         self.damping: Tensor | float = 0.0
 

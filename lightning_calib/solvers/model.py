@@ -8,7 +8,9 @@ with ``f`` the mean NLL of all voxels, ``f_S`` its estimate from the sample, ``\
 gradient at ``theta_t`` is that of the objective. (The approximate Newton step of Shamir et al. 2014, "DANE".)
 """
 
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,24 +28,31 @@ class Regularizer:
         strength: factor of each squared entry of ``[W | b] (C, C + 1)``, or of what else scores are linear in.
         eps: strength of the ridge.
         centre: where the ridge pulls to ``(P,)``.
+        tilt: a slope that is added ``(P,)``; none by default.
     """
 
     coordinates: Coordinates
     strength: Tensor
     eps: float
     centre: Tensor
+    tilt: Tensor | None = None
 
     @classmethod
-    def build(cls, coordinates: Coordinates, lam: float, mu: float, eps: float, centre: Tensor) -> "Regularizer":
+    def build(
+        cls, coordinates: Coordinates, lam: float, mu: float, eps: float, centre: Tensor, tilt: Tensor | None = None
+    ) -> "Regularizer":
         """Strengths of the Dirichlet-style penalty."""
-        return cls(coordinates, coordinates.strengths(lam, mu), eps, centre)
+        return cls(coordinates, coordinates.strengths(lam, mu), eps, centre, tilt)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Value ``(...)`` and gradient ``(..., P)`` at coordinates ``(..., P)``."""
         matrix, offset = self.coordinates.affine(theta), theta - self.centre
         axes = tuple(range(-self.strength.ndim, 0))
         value = (self.strength * matrix.square()).sum(axes) + self.eps / 2 * offset.square().sum(-1)
-        return value, self.coordinates.pullback(2 * self.strength * matrix) + self.eps * offset
+        gradient = self.coordinates.pullback(2 * self.strength * matrix) + self.eps * offset
+        if self.tilt is None:
+            return value, gradient
+        return value + (self.tilt * offset).sum(-1), gradient + self.tilt
 
     def product(self, vector: Tensor) -> Tensor:
         """Hessian times coordinates ``(..., P)``."""
@@ -74,6 +83,26 @@ class SampleModel:
         self.slope = torch.zeros_like(self.center)
         self.metric = self.coordinates.metric(self.features, self.weight)
         self.damping = torch.zeros_like(self.center)
+        self.shared: dict[bytes, Tensor] | None = None
+
+    def under(self, regularizer: Regularizer) -> Self:
+        """The same voxels under other strengths; both then keep the second derivatives at the first point asked for."""
+        if self.shared is None:
+            self.shared = {}
+        twin = copy(self)
+        twin.regularizer = regularizer
+        return twin
+
+    def curvature(self, theta: Tensor, precision: torch.dtype) -> Tensor:
+        """Second derivatives of the data ``(P, P)``, by products in a precision."""
+        place = theta.numpy().tobytes()
+        if self.shared is not None and place in self.shared:
+            return self.shared[place]
+        probs = self.probabilities(theta).to(precision)
+        found = self.coordinates.curvature(probs, self.features, self.weight)
+        if self.shared is not None and not self.shared:
+            self.shared[place] = found
+        return found
 
     def anchor(self, center: Tensor, gradient: Tensor, damping: float) -> None:
         """Make ``gradient``, that of the data at ``center``, the model's own there."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lightning_calib.calibrators import LinearCalibrator
 from lightning_calib.functional.penalty import Reduction, expert_share
-from lightning_calib.solvers.base import Batch, PassSolver, SolverName, strengths
+from lightning_calib.solvers.base import Batch, PassSolver, SolverName, check_size, strengths
 from lightning_calib.solvers.certificate import Certificate, ConvergenceError
 from lightning_calib.solvers.collective import ALONE, Collective
 from lightning_calib.solvers.coordinates import coordinates_of
@@ -25,14 +26,10 @@ from lightning_calib.solvers.weights import CaseWeights
 
 TOLERANCE = 1e-6
 
-# The sample is drawn anew after the first pass, which counts the classes, and whenever as many passes as here did not
-# suffice: then up to so many times as large. A fit whose gradient is within the last factor of the tolerance will soon
-# be done, unless it takes three times as many passes.
-RESAMPLE_PASSES, RESAMPLE_FACTOR, NEARLY_DONE = 4, 4, 50
+# The sample of an expert that it misled is drawn anew, up to so many times as large: one with fewer than so many voxels
+# of a class that has more, or one whose step fell short.
+RESAMPLE_FACTOR, FEW = 4, 5
 MAX_PASSES = 200
-
-# Logits beyond this are refused.
-LARGEST_LOGIT = 1e4
 
 # Voxels up to which an expert's sample holds them all: its model is then the objective itself.
 WHOLE_VOXELS = 16_384
@@ -67,6 +64,7 @@ class NewtonSolver(PassSolver):
         known: an earlier fit of the same class on the same voxels with the same weights; what its first pass learned
             is taken over.
         reduction: ``mean`` or ``sum`` of the penalty over experts.
+        tilt: a slope that is added to the objective ``(E, P)``, see :mod:`~lightning_calib.solvers.coreset`.
 
     Example:
         >>> from lightning_calib.calibrators import TemperatureScaling
@@ -101,6 +99,7 @@ class NewtonSolver(PassSolver):
         centre: LinearCalibrator | None = None,
         known: Self | None = None,
         reduction: Reduction = "mean",
+        tilt: Tensor | None = None,
     ) -> None:
         super().__init__(calibrator, ignore_index, collective)
         self.hyperparameters, self.coordinates = strengths(lam, mu, eps, reduction), coordinates_of(calibrator)
@@ -117,16 +116,17 @@ class NewtonSolver(PassSolver):
         identity = self.coordinates.identity().expand_as(start)
         centres = identity if centre is None else coordinates_of(centre).read()
         share = expert_share(self.coordinates.num_experts, reduction)
-        pulls = [Regularizer.build(self.coordinates, share * lam, share * mu, eps, point) for point in centres]
+        tilts = [None] * len(start) if tilt is None else list(tilt)
+        build = partial(Regularizer.build, self.coordinates, share * lam, share * mu, eps)
+        pulls = [build(point, slope) for point, slope in zip(centres, tilts, strict=True)]
         self.experts = [ExpertFit(theta, pull) for theta, pull in zip(start, pulls, strict=True)]
         self.counts: Counts | None = None
         self.survey: Survey | None = self._new_survey()
         self.samples: list[Sample] = []
         self.largest: list[Tensor] = []  # magnitudes of logits in this pass
         self.history: list[float] = []
-        self.informed = known is not None
         if known is not None:
-            self._prepare(known._counts(), known.samples)
+            self._prepare(known._counts(), known.samples, known)
             self._look()
         self._begin_pass()
 
@@ -171,7 +171,8 @@ class NewtonSolver(PassSolver):
         first_index = 0
         if case_ids is None:
             case_ids, first_index = self._number(logits)
-        for chunk in self.walk(logits, target, case_ids, features, first_index):
+        only = None if self.survey is not None else self.sums.active
+        for chunk in self.walk(logits, target, case_ids, features, first_index, only):
             self.sums.add(chunk)
             if self.survey is not None:
                 self.survey.add(chunk)
@@ -184,6 +185,11 @@ class NewtonSolver(PassSolver):
             self._prepare(*self._surveyed())
             self.survey = self._new_survey()
             self._begin_pass()
+        return self
+
+    def told(self, counts: Counts, samples: list[Sample]) -> Self:
+        """Counts and samples of the experts that are known already: other fits take them over as ``known``."""
+        self._prepare(counts, samples)
         return self
 
     def _surveyed(self) -> tuple[Counts, list[Sample]]:
@@ -205,8 +211,7 @@ class NewtonSolver(PassSolver):
         if not any(expert.active for expert in self.experts) or self.passes >= self.max_passes:
             self._finish()
             return
-        due = (self.passes == 1 and not self.informed) or self.passes % RESAMPLE_PASSES == 0
-        if due and self.calibrator.num_classes <= DENSE_CLASSES and self._misled():
+        if self.calibrator.num_classes <= DENSE_CLASSES and any(self._misled()):
             self._resample()
         self._begin_pass()
 
@@ -249,24 +254,26 @@ class NewtonSolver(PassSolver):
         """Give the calibrator the best points."""
         self.coordinates.write(torch.stack([expert.best.theta for expert in self.experts]))
 
-    def _misled(self) -> bool:
-        """Whether another sample may help: voxels were left out, and the fit is not nearly done."""
-        if all(expert.informed for expert in self.experts):
-            return False
-        return self.gradient_norm > NEARLY_DONE * self.tolerance or self.passes >= 3 * RESAMPLE_PASSES
+    def _misled(self) -> list[bool]:
+        """Which experts another sample may help: voxels were left out, and the last step fell short."""
+        return [expert.misled and not expert.informed for expert in self.experts]
 
     def _resample(self) -> None:
         """Have the next pass draw another sample: a larger one, as far as its features take at most 64 MiB."""
         most = self._most_voxels()
+        if len(self.experts) == 1:  # with few voxels, passes cost less than second derivatives
+            most = min(most, self._counts().num_voxels // (16 * self.calibrator.num_classes))
         self.sample_size = max(self.sample_size, min(self.sample_size * RESAMPLE_FACTOR, most))
-        self.survey = self._new_survey()
+        self.survey = self._new_survey(self._misled())
 
-    def _new_survey(self) -> Survey:
-        """A survey for the next pass."""
+    def _new_survey(self, wanted: list[bool] | None = None) -> Survey:
+        """A survey for the next pass, with a sample of the experts that want one; by default of all."""
         known = None if self.counts is None else self.counts.cells
         shape = (len(self.experts), self.calibrator.num_classes)
         whole = min(self.whole, self._most_voxels()) if len(self.experts) > 1 else None
-        return Survey(*shape, self.sample_size, known, self.weights, self.coordinates.width, self._scores, whole)
+        strata = wanted if len(self.experts) > 1 else None
+        draws: list[Any] = [self.sample_size, known, self.weights, self.coordinates.width, self._scores, whole, strata]
+        return Survey(*shape, *draws)
 
     def _most_voxels(self) -> int:
         """Voxels of a predicted class that a sample can hold."""
@@ -295,39 +302,55 @@ class NewtonSolver(PassSolver):
         assert self.counts is not None
         return self.counts
 
-    def _prepare(self, counts: Counts, samples: list[Sample]) -> None:
+    def _prepare(self, counts: Counts, samples: list[Sample], known: Self | None = None) -> None:
         """Give each expert its model; one expert takes the voxels of all predicted classes."""
+        first = self.counts is None
+        wanted = None if self.survey is None or len(self.experts) == 1 else self.survey.wanted
+        if wanted is not None:
+            samples = [new if drawn else old for new, old, drawn in zip(samples, self.samples, wanted, strict=True)]
         self.survey, self.counts, self.samples = None, counts, samples
         if len(self.experts) == 1:
             samples = [Sample.merge(samples)]
         for number, (expert, sample) in enumerate(zip(self.experts, samples, strict=True)):
             voxels = int(counts.cells[number].sum())
-            if expert.informed:
+            if expert.informed or not (wanted is None or wanted[number]):
                 continue
-            complete = len(sample.weight) == voxels and is_dense(self.coordinates)
-            expert.take(SampleModel(sample, counts.mass, expert.regularizer, complete), self.tolerance)
+            shared = None if known is None else known.experts[number].model
+            if shared is None:
+                complete = len(sample.weight) == voxels and is_dense(self.coordinates)
+                model = SampleModel(sample, counts.mass, expert.regularizer, complete)
+            else:
+                model = shared.under(expert.regularizer)
+            expert.take(model, self.tolerance, first and self._is_scarce(sample, counts.cells[number]))
             if voxels < self.min_voxels:
                 expert.rest(float(counts.identity_loss[number]) / counts.mass)
 
+    def _is_scarce(self, sample: Sample, voxels: Tensor) -> bool:
+        """Whether a sample has too few voxels of a class for the parameters of that class.
+
+        Args:
+            sample: of an expert.
+            voxels: how many the expert has of each class ``(C,)``.
+        """
+        if self.calibrator.preserves == "order":  # its parameters are of ranks
+            return False
+        drawn = torch.bincount(sample.position, minlength=len(voxels))
+        return bool((drawn < voxels.clamp(max=FEW)).any())
+
     def _agree(self) -> None:
         """Make trial points and decisions the same bits in every process, whatever their processors round."""
-        active = [torch.tensor([float(expert.active)]) for expert in self.experts]
-        mine = torch.stack([torch.cat([e.best.theta, e.trial, on]) for e, on in zip(self.experts, active, strict=True)])
+        flags = [torch.tensor([expert.active, expert.misled]).double() for expert in self.experts]
+        mine = torch.stack([torch.cat([e.best.theta, e.trial, on]) for e, on in zip(self.experts, flags, strict=True)])
         common = self.collective.sum(mine) / self.collective.size
         for expert, row in zip(self.experts, common, strict=True):
-            theta, expert.trial, on = torch.split(row, [self.coordinates.size, self.coordinates.size, 1])
-            expert.best = replace(expert.best, theta=theta)
-            expert.outcome = None if on > 0 else expert.outcome
+            theta, expert.trial, on = torch.split(row, [self.coordinates.size, self.coordinates.size, 2])
+            expert.best, expert.misled = replace(expert.best, theta=theta), bool(on[1] > 0)
+            expert.outcome = None if on[0] > 0 else expert.outcome
 
     def _check_size(self) -> None:
         """Refuse logits that leave float32 no room."""
-        largest = max((float(value) for value in self.largest), default=0.0)
+        check_size(self.largest)
         self.largest = []
-        if not largest <= LARGEST_LOGIT:
-            raise ValueError(
-                f"logits reach {largest:.3g}: beyond {LARGEST_LOGIT:g} every voxel is certain in float32, and no fit "
-                f"can be told from another; divide all logits by a constant first, or look for a fault in the network"
-            )
 
     def _check_numbers(self) -> None:
         """Refuse to go on with NaN."""
@@ -397,9 +420,9 @@ class NewtonSolver(PassSolver):
         self.sample_size = state["sample_size"]
         if state["counts"] is not None:
             self._prepare(Counts(**state["counts"]), [Sample(**values) for values in state["samples"]])
-        self.survey = self._new_survey() if state["surveying"] else None
         for expert, values in zip(self.experts, state["experts"], strict=True):
             expert.load_state_dict(values)
+        self.survey = self._new_survey(self._misled() if self.counts else None) if state["surveying"] else None
         self.history = list(state["history"])
         for name, value in self.calibrator.named_buffers():
             value.copy_(state["seen"][name])
@@ -420,7 +443,5 @@ def default_sample_size(num_experts: int, size: int, num_classes: int, values: i
         >>> default_sample_size(1, 420, 20), default_sample_size(20, 420, 20), default_sample_size(118, 14042, 118)
         (819, 2048, 602)
     """
-    few = size <= 2 * num_classes  # scales and biases only
-    shared = 4096 if few else max(16_384, 4 * size)
-    wanted = shared // num_classes if num_experts == 1 else 2048
+    wanted = max(16_384, 4 * size) // num_classes if num_experts == 1 else 2048
     return max(64, min(wanted, SAMPLE_VALUES // (num_classes * (values or num_classes))))

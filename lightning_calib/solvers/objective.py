@@ -19,9 +19,10 @@ from lightning_calib.calibrators import (
     ConeScaling,
     TemperatureScaling,
 )
-from lightning_calib.calibrators.base import seen_by
+from lightning_calib.calibrators.base import is_known_finite, seen_by
 from lightning_calib.functional.devices import sums_device
 from lightning_calib.functional.penalty import Reduction
+from lightning_calib.functional.voxels import as_images, count_labels
 from lightning_calib.solvers.base import Batch
 from lightning_calib.solvers.collective import ALONE, Collective
 
@@ -53,12 +54,21 @@ def nll_sum(
         >>> round(float(total / count), 4), int(count)
         (0.6931, 2)
     """
+    if not is_known_finite():
+        _check_labels(logits, target, ignore_index)
     keep = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     safe = target.where(keep, 0).long()
     log_probs = calibrator(logits, *seen_by(calibrator, features))
     picked = -log_probs.gather(1, safe.unsqueeze(1)).squeeze(1)
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     return torch.where(keep, picked, 0).sum(dtype=wide), keep.sum()
+
+
+def _check_labels(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
+    """Refuse labels of another shape or type, and those that name no class."""
+    images, labels = as_images(logits, target)
+    keep = None if ignore_index is None else (labels != ignore_index).flatten()
+    count_labels(labels.flatten(), keep, [slice(None)], images.shape[1], "the batch")
 
 
 class PooledNLL:

@@ -20,6 +20,7 @@ SHORTEST, LONGEST = 0.05, 0.7  # share of a rejected step that is tried next
 # A step that leaves more than this share of the gradient calls for second derivatives at the new point; others correct
 # the old ones. No model is minimised to less than ROUNDING of its first gradient.
 SLOW, ROUNDING = 0.3, 1e-7
+SLOW_OF_MANY, MANY = 0.6, 8192  # of many voxels, in a search, second derivatives cost many steps
 LEAST_DAMPING, MOST_DAMPING = 1e-9, 1e-3  # of steps that nothing else made shorter
 
 
@@ -91,7 +92,8 @@ def minimize(
     lower, upper = model.coordinates.lower, model.coordinates.upper
     value, gradient = model.value_and_gradient(theta)
     size = start = float(projected_gradient(theta, gradient, lower, upper).abs().max())
-    hessian, damping = None, 0.0
+    many = model.shared is not None and len(model.weight) > MANY
+    hessian, damping, slow = None, 0.0, SLOW_OF_MANY if many else SLOW
     for _ in range(max_steps):
         if hessian is None:
             hessian = hessian_at(model, theta)
@@ -105,7 +107,7 @@ def minimize(
         size = float(projected_gradient(theta, gradient, lower, upper).abs().max())
         if size <= goal or (fresh and not moved and damping >= MOST_DAMPING):
             break
-        if moved and size < SLOW * last:
+        if moved and size < slow * last:
             _correct(hessian, theta - before, gradient - slope)
             fresh = False
             continue

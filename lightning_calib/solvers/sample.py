@@ -7,6 +7,7 @@ as the inverse of that many voxels (bottom-k sampling, Cohen and Kaplan 2007). N
 of voxels or on who read them: processes agree on ``tau`` through a histogram that they sum.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,8 @@ from lightning_calib.functional.devices import sums_device
 from lightning_calib.solvers.collective import Collective
 from lightning_calib.solvers.stream import Chunk, case_hash
 
-# Bins of the histogram of u / w: BINS_PER_OCTAVE for each factor of 2 from 2^-42 to 2^8.
-BINS_PER_OCTAVE, LOWEST_OCTAVE, OCTAVES = 32, -42, 50
+# Bins of the histogram of u / w: BINS_PER_OCTAVE for each factor of 2 from 2^-42 to 2^48.
+BINS_PER_OCTAVE, LOWEST_OCTAVE, OCTAVES = 32, -42, 90
 
 # What is kept of a voxel beside its features.
 FACTS = ("position", "weight", "mass", "stratum", "key")
@@ -28,7 +29,7 @@ class Sample:
     """Voxels with the weight that each stands for.
 
     Attributes:
-        features: ``x (R, k)``, float64.
+        features: ``x (R, k)``, float64 unless asked otherwise.
         position: place of the label ``(k,)``.
         weight: what a voxel counts, over the probability to be drawn ``(k,)``.
     """
@@ -40,6 +41,8 @@ class Sample:
     @classmethod
     def merge(cls, samples: list["Sample"]) -> "Sample":
         """One sample of disjoint ones."""
+        if len(samples) == 1:
+            return samples[0]
         columns = [torch.cat([getattr(s, name) for s in samples], -1) for name in ("features", "position", "weight")]
         return cls(*columns)
 
@@ -66,9 +69,18 @@ class Sampler:
         size: voxels to keep of each predicted class.
         width: features of a voxel, ``R``; ``C`` by default.
         whole: a class with at most so many voxels keeps them all; ``size`` by default.
+        dtype: precision of the sample's features.
     """
 
-    def __init__(self, num_classes: int, size: int, width: int | None = None, whole: int | None = None) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        size: int,
+        width: int | None = None,
+        whole: int | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.dtype = dtype
         self.num_classes, self.width = num_classes, width or num_classes
         self.wanted, self.size = size, max(size, whole or 0)  # of classes with more voxels than size, wanted are left
         self.limit = torch.full((num_classes,), torch.inf, dtype=torch.float64)  # keys of a stratum beyond are lost
@@ -78,14 +90,22 @@ class Sampler:
         self.features = torch.empty(0, self.width)  # (capacity, R) once the precision is known
         self.facts = torch.empty(self.capacity, len(FACTS), dtype=torch.float64)
 
-    def add(self, chunk: Chunk, stratum: Tensor, weight: Tensor, mass: Tensor | None = None) -> None:
+    def add(
+        self,
+        chunk: Chunk,
+        stratum: Tensor,
+        weight: Tensor,
+        mass: Tensor | None = None,
+        rows: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         """Offer the voxels of a chunk.
 
         Args:
             chunk: the voxels.
             stratum: predicted class ``(m,)``.
-            weight: how much a voxel matters to the curvature ``(m,)``, positive.
+            weight: how much a voxel matters to the curvature ``(m,)``; one of weight 0 is never drawn.
             mass: what a voxel counts in the objective ``(m,)``; 1 by default.
+            rows: what to keep of voxels of the chunk ``(k,)``, as ``(k, R)``; their features by default.
         """
         device = sums_device(weight.device)
         stratum, position, weight = stratum.to(device), chunk.position.to(device), weight.to(device).double()
@@ -93,17 +113,19 @@ class Sampler:
         key = hashed_uniform(chunk.case_id, chunk.index.to(device)) / weight
         chosen = (key < self.limit.to(device)[stratum]).nonzero().squeeze(1)
         for piece in torch.split(chosen, self.capacity // 2):
-            features = chunk.features.index_select(1, piece.to(chunk.features.device))
+            place = piece.to(chunk.features.device)
+            features = chunk.features.index_select(1, place).T if rows is None else rows(place)
             columns = (position, weight, mass, stratum, key)
             facts = torch.stack([column[piece].double() for column in columns], dim=1)
-            self._store(features.T.cpu(), facts.cpu())
+            self._store(features.cpu(), facts.cpu())
 
     def finish(self, collective: Collective) -> list[Sample]:
         """The sample of each predicted class, the same in every process."""
         self._prune()
-        rows = collective.gather(self._below(self._threshold(collective)))
-        rows = rows[rows[:, -1].argsort()]  # by key: one order, whoever came first
-        return [self._sample(rows[rows[:, -2] == number]) for number in range(self.num_classes)]
+        features, facts = map(collective.gather, self._below(self._threshold(collective)))
+        order = facts[:, -1].argsort()  # by key: one order, whoever came first
+        places = [order[facts[order, -2] == number] for number in range(self.num_classes)]
+        return [self._sample(features[place], facts[place]) for place in places]
 
     def _columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Position, weight, mass, stratum and key of the rows in use."""
@@ -121,16 +143,16 @@ class Sampler:
         edge = torch.exp2(fitting.double() / BINS_PER_OCTAVE + LOWEST_OCTAVE)
         return torch.where(fitting == counts.shape[1], torch.inf, edge)
 
-    def _below(self, threshold: Tensor) -> Tensor:
-        """This process's voxels below the threshold: features, position, weight, stratum, key."""
+    def _below(self, threshold: Tensor) -> tuple[Tensor, Tensor]:
+        """This process's voxels below the threshold: features; position, weight, stratum, key."""
         position, weight, mass, stratum, key = self._columns()
         tau = threshold[stratum]
         facts = torch.stack([position, mass / (tau * weight).clamp(max=1), stratum.double(), key], dim=1)
-        return torch.cat([self.features[: self.used].double(), facts], dim=1)[key < tau]
+        return self.features[: self.used].to(self.dtype)[key < tau], facts[key < tau]
 
-    def _sample(self, rows: Tensor) -> Sample:
+    def _sample(self, features: Tensor, facts: Tensor) -> Sample:
         """Rows of :meth:`finish` as a sample."""
-        features, (position, weight) = rows[:, : self.width], rows[:, self.width : -2].unbind(1)
+        position, weight = facts[:, :2].unbind(1)
         return Sample(features.T.contiguous(), position.long(), weight)
 
     def _store(self, features: Tensor, facts: Tensor) -> None:

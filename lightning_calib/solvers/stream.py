@@ -1,7 +1,7 @@
 """A walk over the voxels of a batch in chunks that fit a cache: checked, ignored ones left out, by expert."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -13,6 +13,7 @@ from lightning_calib.calibrators import LinearCalibrator
 from lightning_calib.calibrators.base import seen_by
 from lightning_calib.functional.binning import tally
 from lightning_calib.functional.devices import Fetched, chunk_values, free_bytes, one_ahead
+from lightning_calib.functional.experts import winning_class
 from lightning_calib.functional.voxels import as_images, count_labels, places
 
 # Values of a chunk over all classes on a CPU: a few such arrays fit a core's cache.
@@ -117,6 +118,7 @@ class Walk:
         case_ids: Sequence[str],
         features: Tensor | None = None,
         first_index: int = 0,
+        only: Collection[int] | None = None,
     ) -> Iterator[Chunk]:
         """Chunks of logits ``(B, C, *S)`` and labels ``(B, *S)``, or of a list of voxels ``(N, C)`` and ``(N,)``.
 
@@ -126,6 +128,7 @@ class Walk:
             case_ids: one for each image; a list of voxels is one image.
             features: ``(B, F, *S)`` or ``(N, F)``, for calibrators that look at them.
             first_index: index of the first voxel in its case.
+            only: experts whose voxels are asked for: others need not be prepared; all by default.
         """
         images, labels = as_images(logits, target)
         if len(case_ids) != len(images):
@@ -141,11 +144,25 @@ class Walk:
             counts = count_labels(label, keep, parts, len(image), f"case {case_id!r}")
             case = Case(image, label, more, case_id, sum(counts))
             ready = (
-                self._prepare(case, part, first_index + part.start, places(keep, part, count))
+                self._prepare(case, part, first_index + part.start, self._of(only, image[:, part], keep, part, count))
                 for part, count in zip(parts, counts, strict=True)
                 if count
             )
             yield from (prepared.ready() for prepared in one_ahead(ready, logits.device))
+
+    def _of(
+        self, only: Collection[int] | None, logits: Tensor, keep: Tensor | None, part: slice, count: int
+    ) -> Tensor | None:
+        """Places in a part of the voxels that count, of some experts; on a GPU to ask costs more than it saves."""
+        counted = places(keep, part, count)
+        if only is None or 2 * len(only) > self.num_experts or logits.device.type != "cpu":
+            return counted
+        chosen = torch.zeros(self.num_experts, dtype=torch.bool)
+        chosen[list(only)] = True
+        if counted is not None:
+            logits = logits.index_select(1, counted)
+        wanted = chosen[winning_class(logits.unsqueeze(0))[0]].nonzero().squeeze(1)
+        return wanted if counted is None else counted[wanted]
 
     def _prepare(self, case: Case, part: slice, first: int, keep: Tensor | None) -> Prepared:
         """The voxels of a part that count: features, label positions, sorted by expert."""
@@ -157,20 +174,18 @@ class Walk:
             more = None if more is None else more.index_select(1, keep)
         logits, target = logits.to(self.calibrator.compute_dtype(logits)), target.long()
         more = None if more is None else more.to(logits).unsqueeze(0)
-        view = self.calibrator.inputs(self.calibrator.start(logits.unsqueeze(0)), *seen_by(self.calibrator, more))
-        features, position = view.features[0], target
-        if view.permutation is not None:
-            position = _position(view.permutation[0], target)
-        if view.expert is None:
+        started, seen = self.calibrator.start(logits.unsqueeze(0)), seen_by(self.calibrator, more)
+        (features,), expert, (position,) = self.calibrator.labelled(started, target.unsqueeze(0), *seen)
+        if expert is None:
             everything = ((0, slice(0, len(target))),)
             return Prepared(
                 Chunk(logits, None, features, target, position, index, case.case_id, everything, case.voxels)
             )
-        expert, order = view.expert[0].sort(stable=True)
+        sorted_expert, order = expert[0].sort(stable=True)
         # index_select: a fifth of the time of features[:, order]
         columns = (features.index_select(1, order), target[order], position[order], index[order])
         chunk = Chunk(logits, order, *columns, case.case_id, (), case.voxels)
-        return Prepared(chunk, Fetched([tally(expert, self.num_experts)]))
+        return Prepared(chunk, Fetched([tally(sorted_expert, self.num_experts)]))
 
     def keeps(self, case_ids: Sequence[str] | None) -> bool:
         """Whether the walk needs no more than the names of these cases."""
@@ -210,8 +225,9 @@ class KeptWalk(Walk):
         case_ids: Sequence[str],
         features: Tensor | None = None,
         first_index: int = 0,
+        only: Collection[int] | None = None,
     ) -> Iterator[Chunk]:
-        """Chunks of a whole case, from memory where they are kept."""
+        """Chunks of a whole case, from memory where they are kept; voxels of all experts."""
         if len(case_ids) > 1 or first_index:
             raise ValueError(f"cases {', '.join(case_ids)} in one batch: kept voxels come case by case")
         for case_id in case_ids:
@@ -248,12 +264,6 @@ def case_hash(case_id: str) -> int:
         (True, False)
     """
     return int.from_bytes(hashlib.blake2b(case_id.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def _position(permutation: Tensor, target: Tensor) -> Tensor:
-    """Where each label ``(m,)`` stands in ``permutation (C, m)``."""
-    places = torch.arange(permutation.shape[0], device=target.device).unsqueeze(-1)
-    return ((permutation == target) * places).sum(0)
 
 
 def expert_slices(counts: Fetched) -> tuple[tuple[int, slice], ...]:

@@ -63,12 +63,13 @@ class Survey:
     Args:
         num_experts: ``E``.
         num_classes: ``C``.
-        sample_size: voxels to keep of each predicted class.
+        sample_size: voxels to keep of each predicted class; 0 for counts alone.
         known: ``cells`` of an earlier survey; voxels that may be of a class with few are then drawn more often.
         weights: what voxels count; 1 by default.
         width: numbers that are kept of a voxel; ``C`` by default.
         scores: of an expert at the point that the pass looks at, from features; where ``known``.
         whole: a class with at most so many voxels keeps them all; ``sample_size`` by default.
+        wanted: predicted classes that a sample is drawn of; all by default.
     """
 
     def __init__(
@@ -81,14 +82,17 @@ class Survey:
         width: int | None = None,
         scores: Callable[[int, Tensor], Tensor] | None = None,
         whole: int | None = None,
+        wanted: list[bool] | None = None,
     ) -> None:
-        self.scores = scores
+        self.scores, self.wanted = scores, wanted
         self.shape, self.weights = (num_experts, num_classes), weights
         self.rarity: Tensor | None = None  # (E, C): 1 for a class with a fair share of the expert's voxels
         if known is not None:
             self.rarity = known.sum(1, keepdim=True) / (num_classes * known.clamp(min=1))
         self.sums = torch.zeros(num_experts * num_classes + num_experts + 2, dtype=torch.float64)
         self.sampler = Sampler(num_classes, sample_size, width, whole)
+        if wanted is not None:
+            self.sampler.limit[~torch.tensor(wanted)] = 0.0  # no key is smaller
 
     def add(self, chunk: Chunk) -> None:
         """Add the voxels of a chunk."""
@@ -97,6 +101,8 @@ class Survey:
         log_probs = logits.log_softmax(0)
         mass = None if self.weights is None else self.weights.of(chunk)
         self._count(chunk, logits, log_probs, mass)
+        if not self.sampler.size:
+            return
         probs = log_probs.exp_()
         weight = 1 - probs.square().sum(0) + CERTAIN_WEIGHT
         if self.rarity is not None:
@@ -108,7 +114,7 @@ class Survey:
                     now = self.scores(expert, chunk.features[:, part]).softmax(0)
                     now = now * self.rarity[expert].unsqueeze(1)
                     weight[part] = weight[part].maximum(now.amax(0))
-        self.sampler.add(chunk, self._stratum(chunk, logits), weight, mass)
+        self.sampler.add(chunk, self._stratum(chunk, logits), weight if mass is None else weight * mass, mass)
 
     def finish(self, collective: Collective) -> tuple[Counts, list[Sample]]:
         """Counts and sample over all processes."""

@@ -16,7 +16,8 @@ from lightning_calib.experiment import layout
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import Row, read_rows, write_rows
 from lightning_calib.functional.pooling import Pooling
-from lightning_calib.kit.files import digest, plain, sha256, write_json
+from lightning_calib.kit.checksums import changed_files, note_checksums, write_done
+from lightning_calib.kit.files import digest, plain, remove_leftovers, sha256
 from lightning_calib.kit.progress import Display
 from lightning_calib.outputs.manifest import MANIFEST
 from lightning_calib.outputs.store import OutputStore
@@ -107,6 +108,11 @@ class Study(ABC):
         """Where the study writes."""
         return study_folder(self.calibration, self.name)
 
+    @property
+    def parts(self) -> Path:
+        """Where passes over the cases leave what they find."""
+        return self.folder / "parts"
+
     def __getstate__(self) -> dict[str, Any]:
         """What workers get: tables and stores are opened where they are needed."""
         return {"calibration": self.calibration, "outputs": self.outputs, "executor": None, "display": self.display}
@@ -180,17 +186,25 @@ class Study(ABC):
             listed = "\n".join(f"  {text}: {error}" for text, error in failed.items())
             raise StudyError(f"{len(failed)} of {len(jobs)} parts of the study {self.name} failed:\n{listed}")
 
-    def passes(self, names: Sequence[str], facts: Any = None, cases: int | None = None) -> "dict[Path, Pass]":  # noqa: ANN401
-        """All passes over test cases that some pipelines need, by the file that keeps what each finds.
+    def passes(
+        self,
+        names: Sequence[str],
+        facts: Any = None,  # noqa: ANN401
+        cases: int | None = None,
+        parts: Sequence[str] = ("test",),
+    ) -> "dict[Path, Pass]":
+        """All passes over cases that some pipelines need, by the file that keeps what each finds.
 
         Args:
             names: the pipelines.
             facts: what else the content of the files depends on.
-            cases: test cases a repeat, evenly spread; None for all.
+            cases: cases a repeat, evenly spread; None for all.
+            parts: of each repeat: test cases by default.
         """
         found = {}
         for repeat in self.results.repeats:
-            case_ids = spread(self.results.test_cases(repeat), cases)
+            split = self.results.split(repeat)
+            case_ids = spread(sorted(case for part in parts for case in split[part]), cases)
             for pooling, group in self.by_pooling(names, repeat).items():
                 files = {name: self.results.job_folder(repeat, name) / layout.CALIBRATOR for name in group}
                 known = {
@@ -200,7 +214,7 @@ class Study(ABC):
                     "cases": case_ids,
                     "facts": facts,
                 }
-                path = self.folder / "parts" / f"{repeat}-{pooling}-{digest(known)}.csv"
+                path = self.parts / f"{repeat}-{pooling}-{digest(known)}.csv"
                 found[path] = Pass(repeat, pooling, group, case_ids)
         return found
 
@@ -219,8 +233,12 @@ class Study(ABC):
             kind: class of the rows.
             tell: one line about a job.
         """
-        pending = [(path, job) for path, job in jobs.items() if not path.is_file()]
+        folders = {path.parent for path in jobs}
+        damaged = {folder / name for folder in folders for name in changed_files(folder)}
+        pending = [(path, job) for path, job in jobs.items() if path in damaged or not path.is_file()]
         self.do(pending, partial(_write_part, compute, kind), lambda part: tell(part[1]))
+        for folder in folders:
+            note_checksums(folder, [path.name for path in jobs if path.parent == folder])
         return [row for path in jobs for row in read_rows(path, kind)]
 
     def save(self, name: str, rows: Iterable[Row], kind: type[Row]) -> None:
@@ -235,7 +253,9 @@ class Study(ABC):
     def write(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Write ``study.json``, which says that the study is whole, and hand it back as it reads."""
         rounded: dict[str, Any] = plain({"study": self.name, **facts}, DIGITS)
-        write_json(self.folder / FACTS, rounded)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.folder, self.parts)
+        write_done(self.folder, FACTS, rounded, (path.name for path in self.folder.glob("*.csv")))
         return rounded
 
 

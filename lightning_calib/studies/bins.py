@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import BINS
-from lightning_calib.functional.statistics import image_statistics
+from lightning_calib.functional.sweep import image_statistics
 from lightning_calib.kit.tables import Cell, Table
 from lightning_calib.metrics.score import SCORES
 from lightning_calib.report.figures import MOST, Series, series_figure
@@ -83,7 +83,8 @@ class Bins(Study):
     def tell(self, facts: dict[str, Any]) -> list[str]:
         """Both verdicts."""
         return [
-            f"{m.upper()} ranking: {facts[m]['verdict']} (smallest tau {facts[m]['smallest_tau']:.2f})" for m in MAIN
+            f"{m.upper()} ranking: {facts[m]['verdict']} (smallest tau {_tau_text(facts[m]['smallest_tau'])})"
+            for m in MAIN
         ]
 
     def section(self, inputs: Inputs, facts: dict[str, Any]) -> Section:
@@ -204,6 +205,11 @@ def _picture(rows: list[BinningRow], names: list[str], metric: str) -> Picture:
     return Picture(f"bins-{metric}", figure, caption)
 
 
+def _tau_text(tau: float | None) -> str:
+    """Kendall's tau; it is undefined where all pipelines tie."""
+    return "undefined" if tau is None else f"{tau:.2f}"
+
+
 def _table(rows: list[BinningRow], facts: dict[str, Any], metric: str) -> Table:
     score, own, names = SCORES[metric], facts[metric], facts["pipelines"]
     counts = sorted({row.bins for row in rows if row.metric == metric})
@@ -212,7 +218,7 @@ def _table(rows: list[BinningRow], facts: dict[str, Any], metric: str) -> Table:
     body: list[list[str | Cell]] = [
         [name, *(Cell(format_score(score, found[name, n], 4), best=best[n] == name) for n in counts)] for name in names
     ]
-    body.append(["Kendall's tau", *(f"{own['tau'][str(n)]:.2f}" for n in counts)])
+    body.append(["Kendall's tau", *(_tau_text(own["tau"][str(n)]) for n in counts)])
     swapped = "; ".join(" and ".join(pair) for pair in own["swapped"]) or "none"
     caption = (
         f"{score.label} by number of bins. Kendall's tau compares each ranking with that at {own['reference']} bins. "

@@ -28,6 +28,7 @@ from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.numbers import format_number
 from lightning_calib.report.section import Picture, Section
 from lightning_calib.solvers import choose_solver
+from lightning_calib.solvers.fit import takes_epochs
 from lightning_calib.studies.base import Pipelines, Study, StudyError
 from lightning_calib.studies.judged import judge, prepare
 from lightning_calib.studies.member_pool import MemberPool
@@ -63,7 +64,8 @@ class CrossValidation(Study):
         Args:
             out_of_fold: store of the same networks on their training cases, each scored by the one that was not
                 trained on it; by default the folder out_of_fold beside the run's outputs.
-            pipelines: which to fit; by default all of the run that can be fitted on single networks, without adam.
+            pipelines: which to fit; by default all of the run that single networks suffice for, without lbfgs and
+                adam.
         """
         path = out_of_fold or self.store.path.resolve().parent / _STORE
         self._refuse(path)
@@ -106,7 +108,7 @@ class CrossValidation(Study):
         if pipelines is not None and len(kept) < len(names):
             raise StudyError(
                 f"{', '.join(name for name in names if name not in kept)} cannot be fitted out of fold here: identity "
-                "has nothing to fit, stacks and adam need further cases, and one network has no disagreement to look at"
+                "has nothing to fit, stacks, lbfgs and adam need further cases, single networks have no disagreement"
             )
         if not kept:
             raise StudyError(
@@ -222,7 +224,7 @@ def _fits(name: PipelineName) -> bool:
     """Whether a pipeline can be fitted on the scores of single networks alone."""
     if name.calibrator == "identity" or is_stack(str(name)):
         return False
-    return name.cls.solver != "adam" and not NEED_MEMBERS.intersection(name.cls.feature_names)
+    return not takes_epochs(name.cls.solver) and not NEED_MEMBERS.intersection(name.cls.feature_names)
 
 
 def _changes(rows: Sequence[ScoreRow], facts: dict[str, Any]) -> Table:

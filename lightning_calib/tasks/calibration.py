@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
@@ -19,6 +18,7 @@ from lightning_calib.functional.penalty import Reduction
 from lightning_calib.solvers import (
     AdamSolver,
     Certificate,
+    EpochSolver,
     NewtonSolver,
     PassSolver,
     Solver,
@@ -26,13 +26,14 @@ from lightning_calib.solvers import (
     choose_solver,
     make_solver,
 )
-from lightning_calib.solvers.adam import check_rates
 from lightning_calib.solvers.base import Batch as SolverBatch
 from lightning_calib.solvers.base import BatchKind
-from lightning_calib.solvers.fit import AnyBatch, batch_kind, unpack
+from lightning_calib.solvers.epochs import check_rates
+from lightning_calib.solvers.fit import AnyBatch, batch_kind, takes_epochs, unpack
 from lightning_calib.solvers.objective import EPS, LAM, MU, PooledNLL
 from lightning_calib.solvers.stream import Walk
 from lightning_calib.solvers.sums import LinearNLL, pooled_nll
+from lightning_calib.tasks.base import Task
 from lightning_calib.tasks.collective import StrategyCollective
 from lightning_calib.tasks.features import ask_for_features
 
@@ -75,13 +76,14 @@ class SolverSteps(Optimizer):
             closure()
 
 
-class CalibrationTask(LightningModule):
+class CalibrationTask(Task):
     """Fit a calibrator with ``Trainer.fit``: an epoch is a pass of its solver over the data.
 
     ``newton`` sums batch by batch, over processes at the end of the epoch, and moves; ``slsqp`` takes all its passes
-    in one epoch; both stop the trainer when they are done. ``adam`` steps at every batch as in the paper: the learning
-    rate halves on plateaus, the NLL of ``val`` stops it, and the best epoch is kept, the identity among them as
-    epoch 0. Where there is no ``val``, adam takes all epochs and keeps the last.
+    in one epoch; both stop the trainer when they are done. ``lbfgs`` draws a sample in every epoch and moves at its
+    end, ``adam`` steps at every batch as in the paper, and its learning rate halves on plateaus; the NLL of ``val``
+    stops both, and the best epoch is kept, the identity among them as epoch 0. Where there is no ``val``, they take
+    all epochs and keep the last.
 
     Logs ``fit/objective``, ``fit/gradient_norm``, ``fit/passes``, ``fit/converged`` or ``fit/loss`` and ``fit/lr``;
     ``val/nll`` (all voxels pooled) and ``val/identity_nll``.
@@ -91,14 +93,14 @@ class CalibrationTask(LightningModule):
         num_classes: number of classes; taken from the data on the command line, as are the next two.
         spatial_dims: 2 or 3.
         ignore_index: label of voxels that count nowhere.
-        solver: ``newton``, ``slsqp``, ``adam``, or ``auto`` for the one that suits the calibrator.
+        solver: ``newton``, ``slsqp``, ``lbfgs``, ``adam``, or ``auto`` for the one that suits the calibrator.
         lam: strength of the penalty on off-diagonal weights.
         mu: strength of the penalty on biases.
         eps: strength of the ridge towards the identity.
         lr: learning rate of adam.
         patience: epochs without a better ``val`` NLL after which adam stops; half of it halves the rate.
-        weight_decay: adam's weight decay, for local temperature scaling.
-        max_epochs: epochs of adam at most; by default as many as the Trainer takes.
+        weight_decay: l2 regularisation of lbfgs and adam.
+        max_epochs: epochs of lbfgs and adam at most; by default as many as the Trainer takes.
         start: parameters to start from.
         walk: prepared voxels for newton and its NLL on ``val``, see ``KeptWalk``.
         val_every_pass: judge newton on ``val`` after every pass; otherwise at the end only.
@@ -114,7 +116,7 @@ class CalibrationTask(LightningModule):
         >>> task = CalibrationTask("cms_op", num_classes=3)
         >>> task.solver, task.batches
         ('newton', 'cases')
-        >>> CalibrationTask("lts", num_classes=3).batches
+        >>> CalibrationTask("lts", num_classes=3, solver="adam").batches
         'images'
     """
 
@@ -139,7 +141,7 @@ class CalibrationTask(LightningModule):
         known: NewtonSolver | None = None,
     ) -> None:
         super().__init__()
-        check_rates(lr, patience, weight_decay)
+        check_rates(patience, weight_decay, lr)
         named = isinstance(calibrator, str)
         self.save_hyperparameters(ignore=["start", "walk", "known", *([] if named else ["calibrator"])])
         self.automatic_optimization = False
@@ -152,8 +154,10 @@ class CalibrationTask(LightningModule):
         self.options["reduction"] = reduction
         if known is not None:
             self.options["known"] = known
+        if takes_epochs(self.solver):
+            self.options |= {"weight_decay": weight_decay, "max_epochs": max_epochs}
         if self.solver == "adam":
-            self.options |= {"lr": lr, "patience": patience, "weight_decay": weight_decay, "max_epochs": max_epochs}
+            self.options |= {"lr": lr, "patience": patience}
         self.machine: Solver | None = None
         self.curve: list[tuple[int, float]] = []
         self.identity_nll = math.nan
@@ -174,7 +178,7 @@ class CalibrationTask(LightningModule):
         """NLL on ``val`` of the calibrator that came out; NaN where there is no ``val``."""
         if not self.curve:
             return math.nan
-        return self.machine.best_nll if isinstance(self.machine, AdamSolver) else self.curve[-1][1]
+        return self.machine.best_nll if isinstance(self.machine, EpochSolver) else self.curve[-1][1]
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Calibrated log-probabilities ``(B, C, *S)`` of pooled logits ``(B, C, *S)`` and perhaps features."""
@@ -187,6 +191,7 @@ class CalibrationTask(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Ask for features; build the solver, refuse what it cannot fit."""
+        super().setup(stage)
         ask_for_features(self, self.calibrator.feature_names)
         if stage != "fit":
             return
@@ -207,7 +212,7 @@ class CalibrationTask(LightningModule):
             self.machine.solve(DeviceBatches(self.trainer.train_dataloader or [], self.device))
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """Give the solver a batch; newton ends its pass with the last one, before ``val`` sees the new point."""
+        """Give the solver a batch; newton and lbfgs move after the last one, before ``val`` sees the new point."""
         machine, last = self.machine, self.trainer.is_last_batch
         assert machine is not None
         if isinstance(machine, AdamSolver):
@@ -216,13 +221,16 @@ class CalibrationTask(LightningModule):
         if isinstance(machine, PassSolver):
             machine.accumulate(*unpack(batch))
         if last:
+            if isinstance(machine, EpochSolver):
+                self._step(machine.move)
+                return
             self._step(machine.end_pass if isinstance(machine, PassSolver) else None)
             self._tell(machine)
 
     def on_validation_epoch_start(self) -> None:
         """Empty sums."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
-        skipped = fitting and not (self.val_every_pass or isinstance(self.machine, AdamSolver) or self.certificate)
+        skipped = fitting and not (self.val_every_pass or isinstance(self.machine, EpochSolver) or self.certificate)
         self._val: list[PooledNLL | LinearNLL] = []
         if not skipped:
             self._val.append(pooled_nll(self.calibrator, self.ignore_index, self.options["walk"]))
@@ -245,21 +253,21 @@ class CalibrationTask(LightningModule):
         machine = self.machine
         if self.trainer.state.fn != TrainerFn.FITTING or machine is None:
             return
-        by_epoch = self.val_every_pass or isinstance(machine, AdamSolver)
+        by_epoch = self.val_every_pass or isinstance(machine, EpochSolver)
         self.curve.append((self.current_epoch + 1 if by_epoch else machine.passes, nll))
-        if isinstance(machine, AdamSolver) and self.trainer.is_last_batch:
+        if isinstance(machine, EpochSolver) and self.trainer.is_last_batch:
             if not machine.history:
                 machine.judge_identity(self.identity_nll)
             self._end_epoch(machine, nll)
 
     def on_train_epoch_end(self) -> None:
-        """Adam ends an epoch without validation."""
-        if isinstance(self.machine, AdamSolver) and self.machine.passes <= self.current_epoch:
+        """End an epoch without validation."""
+        if isinstance(self.machine, EpochSolver) and self.machine.passes <= self.current_epoch:
             self._end_epoch(self.machine, None)
 
     def on_train_end(self) -> None:
-        """Adam returns the best epoch, whoever ended the fit."""
-        if isinstance(self.machine, AdamSolver) and not self.machine.done:
+        """Return to the best epoch, whoever ended the fit."""
+        if isinstance(self.machine, EpochSolver) and not self.machine.done:
             self.machine.finish()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -278,7 +286,7 @@ class CalibrationTask(LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         optimizer.step(step)
 
-    def _end_epoch(self, machine: AdamSolver, val_nll: float | None) -> None:
+    def _end_epoch(self, machine: EpochSolver, val_nll: float | None) -> None:
         machine.end_pass(val_nll)
         self._tell(machine)
 

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_calib.calibrators.base import Calibrator, check_finite, known_finite, seen_by
-from lightning_calib.functional.features import pick
+from lightning_calib.calibrators.base import Calibrator, check_finite, known_finite
 from lightning_calib.functional.statistics import ImageStatistics
 from lightning_calib.metrics.base import PerImageMetric
-from lightning_calib.metrics.score import SCORES, score_collection
+from lightning_calib.metrics.score import SCORES, contents_of, score_collection
 from lightning_calib.metrics.statistics import StatisticsMetric
+from lightning_calib.tasks.base import Task
 from lightning_calib.tasks.features import ask_for_features
+from lightning_calib.tasks.judging import Judging
 
 Batch = dict[str, Any]
 
@@ -43,7 +43,7 @@ class Evaluated:
         return means | self.pooled
 
 
-class EvaluationTask(LightningModule):
+class EvaluationTask(Task):
     """Judge calibrators of one pooling with ``Trainer.test``: every score of every one, each case read once.
 
     Logs ``test/<label>/<score>``. Afterwards :attr:`evaluated` holds, in every process, what came out over all of
@@ -82,27 +82,31 @@ class EvaluationTask(LightningModule):
         self.of_input = score_collection(ignore_index, background, shared)
         self.evaluated: dict[str, Evaluated] = {}
         self.feature_names = tuple(dict.fromkeys(n for each in calibrators.values() for n in each.feature_names))
+        self.needs_maps = any(score.metric is not None and not score.of_input for score in chosen)
+        held = contents_of([score for score in chosen if not score.of_input])
+        self.judging = Judging(self._fitted(), self.feature_names, ignore_index, held)
 
     def setup(self, stage: str) -> None:
         """Ask for the features that any of the calibrators looks at."""
+        super().setup(stage)
         ask_for_features(self, self.feature_names)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a case to all scores of all calibrators."""
         logits, target = batch["logits"], batch["target"]
-        facts = {"case_ids": batch["case_id"], "reference": logits, "distance": batch.get("distance")}
+        features, distance = batch.get("features"), batch.get("distance")
+        facts = {"case_ids": batch["case_id"], "reference": logits, "distance": distance}
         check_finite(logits)
-        with known_finite():
-            fitted = cast(list[Calibrator], list(self.calibrators))
-            for calibrator, scores in zip(fitted, self.by_label().values(), strict=True):
-                scores.update(self.log_probs(calibrator, batch), target, **facts)
+        with torch.no_grad(), known_finite():
+            found = self.judging(logits, target, features, distance)
+            for calibrator, scores, sums in zip(self._fitted(), self.by_label().values(), found, strict=True):
+                # Only scores with a metric of their own look at the map.
+                seen = self.judging.log_probs(calibrator, logits, features) if self.needs_maps else logits
+                scores.update(seen, target, statistics=sums, **facts)
             self.of_input.update(logits, target, **facts)
 
-    def log_probs(self, calibrator: Calibrator, batch: Batch) -> Tensor:
-        """Calibrated log-probabilities ``(B, C, *S)`` of a batch, whose features are those of all calibrators."""
-        features = pick(batch.get("features"), self.feature_names, calibrator.feature_names)
-        found: Tensor = calibrator(batch["logits"], *seen_by(calibrator, features))
-        return found
+    def _fitted(self) -> list[Calibrator]:
+        return cast(list[Calibrator], list(self.calibrators))
 
     def by_label(self) -> dict[str, MetricCollection]:
         """The scores of each calibrator."""
@@ -112,7 +116,7 @@ class EvaluationTask(LightningModule):
         """Bring the scores of all processes together, and log their figures."""
         if self.whole:
             for name, value in self.conclude().items():
-                self.log(name, value, batch_size=1, rank_zero_only=True)
+                self.log(name, value, batch_size=1, sync_dist=True, reduce_fx="max")  # all have the same
 
     def conclude(self) -> dict[str, float]:
         """Fill :attr:`evaluated`; figures of all scores by the name that trackers get."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from lightning_calib.functional.regions import two_classes
 from lightning_calib.segmenters.inference import Inference
+from lightning_calib.tasks.base import Task
 
 _IMAGES, _TARGETS, _IDS = ("image", "images"), ("target", "mask", "label"), ("case_id", "id", "name")
 _SCORES = ("logits", "out")  # what mappings call them: ours and most, torchvision
@@ -105,7 +105,7 @@ def weights_sha256(module: nn.Module) -> str:
     return found.hexdigest()
 
 
-class ModuleEnsemble(LightningModule):
+class ModuleEnsemble(Task):
     """Score each batch by every module, be it a LightningModule or a plain one.
 
     Args:

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from pytorch_lightning import LightningModule
 from torch import Tensor
 
 from lightning_calib.segmenters import Members
+from lightning_calib.tasks.base import Task
 from lightning_calib.tasks.segmentation import Batch, SegmentationTask
 
 
@@ -28,7 +28,7 @@ class Prediction:
     image: Tensor | None = None
 
 
-class EnsemblePrediction(LightningModule):
+class EnsemblePrediction(Task):
     """Score each case by every member.
 
     Args:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
@@ -18,13 +17,14 @@ from lightning_calib.segmenters import (
     deep_supervision_loss,
     get_loss,
 )
+from lightning_calib.tasks.base import Task
 
 Batch = dict[str, Any]
 
 _UNCOUNTED = -100  # label of voxels without prediction where the data ignore none; torch's own default
 
 
-class SegmentationTask(LightningModule):
+class SegmentationTask(Task):
     """Train and apply one segmentation network.
 
     Batches are dictionaries with ``image (B, channels, *S)``, normalised, ``target (B, *S)`` and

@@ -28,6 +28,7 @@ COUNTS = {
     "gs": lambda c: (6 * c, 6 * c),
     "fts": lambda c: (1 + 8 * 4, 1 + 8 * 3),
     "case_ts": lambda c: (1 + 4 * 2, 1 + 4),
+    "fts_net": lambda c: (16 * (12 + c + 2) + 1, 16 * (12 + c + 2) + 1),
     "bias_only": lambda c: (c, c),
     "squeezed": lambda c: (1, 1),
     "order_stack": lambda c: (3 + 1 + c * (c**2 + 1), 2 + 1 + c**2 * (c - 1)),
@@ -182,6 +183,19 @@ def test_feature_temperatures_against_the_oracle(seed, kind):
     coefficients = calibrator.coefficients.detach().numpy()[0]
     rows = [values.movedim(1, -1).reshape(-1, values.shape[1]).numpy() for values in (logits, features)]
     expected = [oracle.feature_temperature(z, phi, coefficients, knots) for z, phi in zip(*rows, strict=True)]
+    found = calibrator(logits, features).movedim(1, -1).reshape(-1, 4)
+    torch.testing.assert_close(found.detach(), torch.from_numpy(np.array(expected)), rtol=1e-9, atol=1e-9)
+
+
+@given(seed=seeds, kind=kinds)
+@settings(max_examples=20)
+def test_feature_networks_against_the_oracle(seed, kind):
+    calibrator = randomized("fts_net", 4, seed, dtype=torch.float64, feature_names=["entropy", "gap"], num_hidden=3)
+    logits = hard_logits(seed, kind, 4, torch.float64)
+    features = torch.rand(1, 2, *logits.shape[2:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    parameters = [value.detach().numpy() for value in calibrator.parameters()]
+    rows = [values.movedim(1, -1).reshape(-1, values.shape[1]).numpy() for values in (logits, features)]
+    expected = [oracle.feature_network(z, phi, *parameters) for z, phi in zip(*rows, strict=True)]
     found = calibrator(logits, features).movedim(1, -1).reshape(-1, 4)
     torch.testing.assert_close(found.detach(), torch.from_numpy(np.array(expected)), rtol=1e-9, atol=1e-9)
 

@@ -153,6 +153,7 @@ def test_files_give_back_the_same_calibrator(name, dtype, tmp_path):
         ("cms_ap", {"parametrization": "softplus"}),
         ("fts", {"feature_names": ("votes", "entropy_7"), "num_knots": 3}),
         ("case_ts", {"ridge": 0.5}),
+        ("fts_net", {"feature_names": ("gap", "rival_7"), "num_hidden": 3}),
     ],
 )
 def test_files_keep_the_options(name, options, tmp_path):

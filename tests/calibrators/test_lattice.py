@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lightning_calib.calibrators import Calibrator, GapSplines, Stack, build
+from lightning_calib.calibrators import CALIBRATORS, Calibrator, GapSplines, Stack, build
 from tests.calibrators.helpers import seeds
 
 PAGE = Path(__file__).parents[2] / "docs" / "calibrators.md"
@@ -49,6 +49,11 @@ def test_no_cell_is_left_out():
     assert places == {((ti, keeps), looks) for ti in (True, False) for keeps in KEEPS.values() for looks in columns}
     assert columns >= {"voxel", "neighbourhood"}
     assert [facts for facts, _, text in CELLS if "`" not in text] == [(False, "order"), (False, "argmax")]
+
+
+def test_no_calibrator_is_left_out():
+    ours = {name for name in CALIBRATORS if CALIBRATORS[name].__module__.startswith("lightning_calib.")}
+    assert ours - {"stack"} <= {name for *_, name in NAMED}
 
 
 @pytest.mark.parametrize(("invariant", "keeps", "looks", "name"), NAMED)

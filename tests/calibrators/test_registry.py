@@ -66,12 +66,13 @@ def test_our_names_are_those_of_the_classes():
 
 def test_what_suits_our_calibrators():
     facts = {cls.name: (cls.looks_at, cls.solver, cls.searched) for cls in CALIBRATORS.values()}
-    local = ("neighbourhood", "adam", ("weight_decay",))
+    local = ("neighbourhood", "lbfgs", ("weight_decay",))
     exact = {
         name: ("voxel", "newton", ()) for name in ("ts", "gs", "vs", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op")
     }
     others = {"identity": ("voxel", "adam", ()), "ets": ("voxel", "slsqp", ()), "lts": local, "lts_ti": local}
     featured = {name: ("features", "newton", ()) for name in ("fts", "fts_pooled", "case_ts", "case_ts_pooled")}
+    featured["fts_net"] = ("features", "lbfgs", ("weight_decay",))
     assert facts == exact | others | featured | {"stack": ("voxel", "stacking", ())}
 
 

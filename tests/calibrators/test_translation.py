@@ -81,6 +81,7 @@ def test_facts_match_the_table():
         "fts_pooled": (True, "order"),
         "case_ts": (True, "order"),
         "case_ts_pooled": (True, "order"),
+        "fts_net": (True, "order"),
         "stack": (False, None),  # of all stacks; each instance says more
     }
 

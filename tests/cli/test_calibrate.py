@@ -114,7 +114,7 @@ def test_verify(outputs, capsys, tmp_path):
         (["--pipeline=identity(p)"], "identity has nothing to fit"),
         (["--pipeline=ets(p)", "--solver=newton"], "newton cannot fit ets"),
         (["--outside=one_hot_logits"], "needs a background class"),
-        (["--pipeline=lts(z)", "--val=0"], "adam stops by the NLL on val"),
+        (["--pipeline=lts(z)", "--val=0"], "lbfgs stops by the NLL on val"),
     ],
 )
 def test_bad_input_is_named_without_a_traceback(outputs, capsys, more, message):

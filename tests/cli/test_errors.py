@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import yaml
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_calib.cli.calibrate import main as calibrate
 from lightning_calib.cli.configs import CONFIGS, with_packaged
 from lightning_calib.cli.errors import TRACEBACK, guarded
 from lightning_calib.cli.train import main
+from lightning_calib.segmenters import SmpNetwork
 from tests.layouts import write_folder
 from tests.training import refused, tiny_config, train
 
@@ -62,6 +65,27 @@ def test_problems_are_listed_once_and_not_for_pages(folder, capsys):
 
 def test_a_missing_file_is_told(folder, capsys):
     refused(capsys, "/nowhere.txt", "fit", folder, "--data.init_args.pool_list=/nowhere.txt")
+
+
+@pytest.mark.parametrize("name", ["", "../evil", "/evil", "a/../../evil", ".hidden", "a\nb"])
+def test_a_run_stays_in_the_folder_of_runs(folder, capsys, name):
+    refused(capsys, "cannot name a folder in", "fit", folder, f"--name={name}")
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["data", "tiny.yaml"]
+
+
+@pytest.mark.parametrize("problem", [MisconfigurationException("no gpu here"), MemoryError("9 TB")])
+def test_what_lightning_and_memory_refuse_is_told(capsys, problem):
+    def work():
+        raise problem
+
+    assert guarded(work) == 2
+    assert capsys.readouterr().err == f"error: {problem}\n"
+
+
+def test_a_wrong_name_among_hundreds_gets_the_nearest():
+    with pytest.raises(ValueError, match="supported encoders: resnet18, ") as caught:
+        SmpNetwork("unet", "resnet1").build(3, 2, 2)
+    assert len(str(caught.value)) < 200
 
 
 def test_the_traceback_comes_back_on_request(folder, monkeypatch):
@@ -124,6 +148,7 @@ def test_class_paths_of_earlier_versions_are_understood(tmp_path):
     kept = tmp_path / "runs" / "tiny" / "members" / "0" / "config.yaml"
     assert "lightning_calib.datasets.shapes.Shapes" in kept.read_text()
     kept.write_text(kept.read_text().replace("lightning_calib.datasets.", "lightning_calib.data."))
+    (kept.parent / "checksums.json").unlink()  # which those versions did not write
     train("fit", config)
 
 
@@ -169,3 +194,23 @@ def test_a_terminal_without_arrows_gets_question_marks(monkeypatch):
     assert guarded(lambda: print("NLL ↓")) == 0
     sys.stdout.flush()
     assert raw.getvalue() == b"NLL ?\n"
+
+
+def test_warnings_are_told_like_errors(capsys, monkeypatch):
+    """One line in the form of the call, without the place in our code; other packages' keep theirs."""
+    from lightning_calib.kit import noise
+
+    def work():
+        for place in (noise.__file__, "/lib/other.py"):
+            warnings.warn_explicit("see `calibrate.py doctor`", UserWarning, place, 1)
+
+    monkeypatch.setattr("sys.argv", ["/bin/lightning-calib"])
+    before = warnings.formatwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda *facts, **rest: print(warnings.formatwarning(*facts[:4]), end="", file=sys.stderr)
+        assert guarded(work) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "warning: see `lightning-calib calibrate doctor`"
+    assert told[1] == "/lib/other.py:1: UserWarning: see `calibrate.py doctor`"
+    assert warnings.formatwarning is before

@@ -192,7 +192,25 @@ def test_copies_of_training_images_are_no_pool_cases(run, capsys):
     assert store_of(run).case_ids == (split["pool"][1],)
 
 
+def test_a_pool_set_of_copies_alone_is_told_before_training(tmp_path, capsys):
+    root = layouts.write_folder(tmp_path / "data", cases=10, size=(16, 24))
+    pool, *others = sorted(path.stem for path in (root / "images").iterdir())
+    (tmp_path / "pool.txt").write_text(pool)
+    for part in ("images", "masks"):
+        shutil.copy(root / part / f"{others[-1]}.png", root / part / f"{pool}.png")
+    listed = ["--data.init_args.pool_list", str(tmp_path / "pool.txt")]
+    for command in ("check", "fit"):
+        refused(
+            capsys,
+            "no case of the pool set is left, since all of them are images of the",
+            command,
+            written(tmp_path),
+            *listed,
+        )
+
+
 def test_members_of_earlier_versions_are_told(run):
-    (run / "runs" / "tiny" / "members" / "0" / "cases.json").unlink()
+    for name in ("cases.json", "checksums.json"):
+        (run / "runs" / "tiny" / "members" / "0" / name).unlink()
     with pytest.warns(UserWarning, match=r"member\(s\) 0 were trained by a version that did not write down"):
         train("predict", written(run))

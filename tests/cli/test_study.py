@@ -255,7 +255,7 @@ def test_reproduce_makes_the_whole_paper(tmp_path, capsys):
     assert "unknown study 'bin'; did you mean bins?" in capsys.readouterr().err
     assert main([*command, "--logger", "csv"]) == 0
     told = capsys.readouterr().out
-    assert "studies: claims, selection, reliability, properties, flips, bins, offsets, calibration_size" in told
+    assert "studies: claims, selection, reliability, properties, flips, triage, bins, offsets, calibration_size" in told
     assert "left out shift: there are no stores of changed images" in told
     page = (tmp_path / "report" / "index.html").read_text()
     for key in ("claims", "properties", "flips", "bins", "offsets", "calibration-size", "ensemble-size"):

@@ -1,6 +1,7 @@
 """What is wrong with a data set is found before training, and all of it is named in one error."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -81,6 +82,13 @@ def test_empty_and_absent_folders(tmp_path):
 def test_a_folder_of_volumes_is_pointed_to_the_right_class(tmp_path):
     root = layouts.write_volume_folder(tmp_path)
     assert_each(problems_of(lambda: Folder(root, NAMES)), "use lightning_calib.datasets.volume_folder.VolumeFolder")
+    pictures = layouts.write_folder(tmp_path / "pictures")
+    assert_each(problems_of(lambda: VolumeFolder(pictures, NAMES)), "use lightning_calib.datasets.folder.Folder")
+
+
+def test_images_that_are_their_own_masks_are_refused(tmp_path):
+    root = layouts.write_folder(tmp_path)
+    assert_each(problems_of(lambda: Folder(root, NAMES, images="masks")), "images and masks are one folder")
 
 
 def test_ignore_label_is_no_problem(tmp_path):
@@ -107,7 +115,10 @@ def test_groups(tmp_path):
         lambda: Folder(root, NAMES, group_regex="(p..)_", pool_list=tmp_path / "pool.txt", val_fraction=0)
     )
     assert_each(torn, "group 'p00' is in pool and training; list all of it")
-    assert len(problems_of(lambda: Folder(root, NAMES, group_regex="(q..)_"))) == 10
+    told = "10 cases (p00_a, p00_b, p01_a and 7 more): group_regex '(q..)_' does not fit the name"
+    assert problems_of(lambda: Folder(root, NAMES, group_regex="(q..)_")) == [told]
+    whole = problems_of(lambda: Folder(root, NAMES, group_regex="(?P<all>p)"))
+    assert_each(whole, "no pool cases of 10 in all, which 1 all(s) keep together")
     with pytest.raises(ValueError, match="needs a pair of parentheses"):
         Folder(root, NAMES, group_regex="p.._")
     with pytest.raises(ValueError, match="is no regular expression"):
@@ -120,6 +131,8 @@ def test_mask_values(tmp_path):
     assert_each(problems, "4 cases (p00_a, p00_b, p01_a and 1 more): values [1] are not among mask_values [0, 255]")
     with pytest.raises(ValueError, match="one value for each of the 2 classes"):
         Folder(root, ["no", "yes"], mask_values=[0, 0])
+    with pytest.raises(ValueError, match="ignore_label 255 is also among mask_values"):
+        Folder(root, ["no", "yes"], mask_values=[0, 255], ignore_label=255)
 
 
 def repaint_masks(root, values):
@@ -143,8 +156,13 @@ def test_masks_that_hold_other_values_get_one_line_and_the_remedy(tmp_path):
     assert [thresholded.facts[name]["counts"] for name in sound.facts] == [
         facts["counts"] for facts in sound.facts.values()
     ]
-    with pytest.raises(ValueError, match="mask_threshold is for two classes"):
-        Folder(root, NAMES, mask_threshold=127)
+    for names, options in (
+        (NAMES, {}),
+        (["no", "yes"], {"ignore_label": 255}),
+        (["no", "yes"], {"mask_values": [0, 9]}),
+    ):
+        with pytest.raises(ValueError, match="mask_threshold is for two classes"):
+            Folder(root, names, mask_threshold=127, **options)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +196,26 @@ def test_classes_that_are_none(tmp_path):
         "background_class 7 is no class (class_names: 0 a, 1 b, 2 c)",
         "ignore_label 2 is a class",
     )
+    for names, told in (
+        (["a", "b", "a"], "two classes of one name; give each its own"),
+        (["a", "b", "c\x1b[2J"], r"'c\x1b[2J' cannot be printed on a line"),
+        (["a", "b", " "], "' ' cannot be printed on a line"),
+    ):
+        (problem,) = problems_of(lambda names=names: Folder(root, names))
+        assert problem.startswith(told)
+        assert problem.isprintable()
+
+
+def test_wrong_parts_name_their_option(tmp_path):
+    root = layouts.write_folder(tmp_path / "data", cases=4)
+    for name, value, told in (
+        ("pool_fraction", 1.0, "pool_fraction = 1.0; give a number from 0 to below 1"),
+        ("pool_list", tmp_path / "nothing.txt", "nothing.txt cannot be read as a list of cases"),
+        ("pool_list", tmp_path, "cannot be read as a list of cases"),
+        ("class_names", ["a"], "one class or none; name two or more (class_names: 0 a)"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            Folder(**({"root": root, "class_names": NAMES} | {name: value}))
 
 
 def test_one_and_two_cases_in_all(tmp_path):
@@ -272,16 +310,15 @@ def test_decathlon(tmp_path):
     (root / "dataset.json").write_text(json.dumps({"labels": {}}))
     assert_each(problems_of(lambda: Decathlon(root)), "lacks modality, training")
     (root / "dataset.json").write_text("{")
-    assert_each(problems_of(lambda: Decathlon(root)), "no valid JSON")
+    assert_each(problems_of(lambda: Decathlon(root)), "is not JSON")
 
 
 def test_decathlon_channels(tmp_path):
     root = layouts.write_decathlon(tmp_path, cases=3, channels=2)
     index = json.loads((root / "dataset.json").read_text())
     (root / "dataset.json").write_text(json.dumps(index | {"modality": {"0": "MRI"}}))
-    problems = problems_of(lambda: Decathlon(root))
-    assert len(problems) == 3  # each names its file
-    assert all("2 channels, not 1" in problem for problem in problems)
+    first = root / "imagesTr" / "tiny_000.nii.gz"
+    assert_each(problems_of(lambda: Decathlon(root)), f"3 files, such as {first}: 2 channels, not 1")
 
 
 @pytest.mark.parametrize(

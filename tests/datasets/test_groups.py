@@ -17,7 +17,7 @@ def test_one_pair_of_parentheses_is_one_level():
     assert grouping.levels == ("group",)
     assert grouping.whole == "group"
     assert grouping.names == {"p1_a": ("p1",), "p1_b": ("p1",), "p2_a": ("p2",)}
-    assert strange == ["x: group_regex '^(p[0-9])' does not fit its name"]
+    assert strange == ["x: group_regex '^(p[0-9])' does not fit the name"]
 
 
 def test_without_groups_each_case_is_its_own():
@@ -46,7 +46,7 @@ def test_several_pairs_are_nested(pattern, levels):
 
 def test_a_pair_that_takes_no_part_in_the_match_fits_not():
     assert find_groups(["oslo_1"], "^([a-z]+)_(p[0-9]+)?")[1] == [
-        "oslo_1: group_regex '^([a-z]+)_(p[0-9]+)?' does not fit its name"
+        "oslo_1: group_regex '^([a-z]+)_(p[0-9]+)?' does not fit the name"
     ]
 
 
@@ -57,7 +57,7 @@ def test_a_table_says_the_same(tmp_path):
     grouping, strange = find_groups([*IDS, "new"], table=table, whole="patient")
     assert grouping.names == find_groups(IDS, PATTERN)[0].names
     assert (grouping.levels, grouping.whole, grouping.depth) == (("site", "patient"), "patient", 2)
-    assert strange == [f"new: {table} does not name its groups"]
+    assert strange == [f"new: {table} does not name the groups"]
 
 
 @pytest.mark.parametrize(

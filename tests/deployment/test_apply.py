@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lightning_calib.deployment import CalibratedEnsemble
-from lightning_calib.deployment.folder import Deployment
+from lightning_calib.deployment.folder import Deployment, DeploymentError
 from lightning_calib.deployment.sources import find_cases
 from lightning_calib.outputs.store import OutputStore
 from tests.deployment.runs import calibrate
@@ -90,6 +90,13 @@ def test_workers_write_the_same_bytes(run, deployed, tmp_path):
     assert one == two
 
 
+def test_a_device_that_is_not_here_is_told(run, deployed, tmp_path, capsys):
+    for command, more in (("apply", ["--destination", tmp_path / "maps"]), ("monitor", [])):
+        where = ["--deployed", deployed, "--outputs", run / "outputs", "--device", "gpu7"]
+        assert calibrate(command, *where, *more) == 2
+        assert "error: device gpu7 cannot be used here (" in capsys.readouterr().err
+
+
 def test_a_case_that_fails_costs_no_other(run, deployed, tmp_path, capsys):
     shutil.copytree(run / "pictures", tmp_path / "pictures")
     broken = sorted((tmp_path / "pictures").iterdir())[0]
@@ -98,7 +105,7 @@ def test_a_case_that_fails_costs_no_other(run, deployed, tmp_path, capsys):
     assert calibrate("apply", *where) == 2
     told = capsys.readouterr().err
     assert "1 of 24 cases failed, the others are written" in told
-    assert broken.stem in told
+    assert f"  {broken.stem}: cannot identify image file '{broken}'" in told
     assert len(list((tmp_path / "maps").glob("*.safetensors"))) == 23
 
 
@@ -148,6 +155,14 @@ def test_what_does_not_fit_is_refused(run, deployed, scans, tmp_path, capsys):
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(tmp_path / "deep.png")
     assert calibrate("apply", "--deployed", deployed, "--images", tmp_path / "deep.png", *to) == 2
     assert "deep.png" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2J"])
+def test_images_whose_names_cannot_be_printed_are_refused(tmp_path, name):
+    for each in ("sound", name):
+        (tmp_path / f"{each}.png").touch()
+    with pytest.raises(DeploymentError, match=r"'a\\.* cannot name maps: no slashes.*; rename the image"):
+        list(find_cases(tmp_path, (".png",)))
 
 
 def test_files_of_one_channel_each_are_one_case(tmp_path):

@@ -95,6 +95,15 @@ def test_onnx_of_a_calibrator(name, dims, dtype, tmp_path):
         assert_same(onnx_outputs(tmp_path / "calibrator.onnx", logits), calibrator, logits)
 
 
+def test_onnx_makes_the_features_of_a_network(tmp_path):
+    calibrator = tying("fts_net")
+    save_onnx(tmp_path / "calibrator.onnx", calibrator)
+    for seed, (batch, *size) in enumerate(size for size in SIZES[2] if min(size[1:]) >= 3):
+        logits = tied((batch, 4, *size), seed, torch.float32)
+        found = onnx_outputs(tmp_path / "calibrator.onnx", logits)
+        assert_same(found, calibrator, logits, features=features_for(calibrator, logits))
+
+
 @pytest.mark.parametrize(("name", "dims", "dtype"), [("cms_op(p)", 3, torch.float16), ("ts(z)", 2, torch.float32)])
 def test_onnx_of_a_pipeline(name, dims, dtype, tmp_path):
     pipeline = Pipeline.parse(name, 4, dims)

@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from lightning_calib.api import open_regions
 from lightning_calib.calibrators import Identity, Pipeline
 from lightning_calib.cli.apply import guard_summary
-from lightning_calib.deployment import CalibratedEnsemble, Guard, guard_weight
+from lightning_calib.deployment import CalibratedEnsemble, Guard, RegionEnsemble, guard_weight
 from lightning_calib.deployment.statistics import case_statistics, scores_statistics
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from tests.calibrators.helpers import randomized
-from tests.deployment.runs import calibrate
+from tests.deployment.runs import calibrate, fitted_run
 from tests.deployment.test_monitor import corrupted_copy, made_up
 from tests.references.calibrators import mixture
+from tests.stores import write_region_store
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,39 @@ def test_apply_under_a_guard(run, deployed, noisy, tmp_path, capsys):
     again = json.loads(capsys.readouterr().out)
     assert again["written_now"] == 24  # without the guard the maps are others
     assert all("identity_weight" not in case for case in again["cases"].values())
+
+
+def test_the_farthest_region_decides_for_all(tmp_path, capsys):
+    deployed = fitted_run(write_region_store(tmp_path / "run" / "outputs", cases=20))
+    outputs = write_region_store(tmp_path / "new" / "outputs", cases=6, seed=9)
+    line = ["apply", "--deployed", deployed, "--outputs", outputs, "--precision", "float32", "--destination"]
+    assert calibrate(*line, tmp_path / "plain") == 0
+    assert calibrate(*line, tmp_path / "guarded", "--guard") == 0
+    assert "outside what the calibrator was fitted on; the mixture keeps the decisions" in capsys.readouterr().out
+    index = json.loads((tmp_path / "guarded" / "index.json").read_text())["cases"]
+    views, whole = open_regions(outputs), RegionEnsemble.load(deployed)
+    slugs, given = [region.slug for region in whole.regions], []
+    for name, facts in index.items():
+        weights = []
+        for slug, store in zip(slugs, views.values(), strict=True):
+            one = CalibratedEnsemble.load(deployed / slug)
+            cases = StoredCases(store, one.pipeline.pooling, cache=False)
+            weights.append(Guard.load(deployed / slug).weight(case_statistics(cases, name, one)))
+        given.append(facts["identity_weight"])
+        assert given[-1] == pytest.approx(max(weights))
+        guarded, plain = (load_file(tmp_path / kind / f"{name}.safetensors") for kind in ("guarded", "plain"))
+        assert torch.equal(guarded["mask"], plain["mask"])
+        pooled = whole.pool(load_file(outputs / "cases" / f"{name}.safetensors")["logits"][None])
+        before, after = (logits[0].double().sigmoid() for logits in (pooled, whole.calibrator.each(pooled)))
+        mixed = (1 - max(weights)) * after + max(weights) * before
+        outer = torch.ones_like(mixed[0])
+        for number, slug in enumerate(slugs):  # from the largest region to the smallest
+            found = guarded[f"probs_{slug}"].double()
+            free = mixed[number] < outer - 1e-5  # where nesting has nothing to do
+            torch.testing.assert_close(found[free], mixed[number][free], atol=1e-5, rtol=0)
+            outer = torch.minimum(outer, found)
+    assert max(given) > 0
+    assert len(set(given)) > 1
 
 
 def test_what_was_fitted_on_comes_out_as_without_a_guard(run, deployed, tmp_path, capsys):

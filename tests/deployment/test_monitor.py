@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -105,6 +106,17 @@ def test_pooled_stores_have_no_votes(tmp_path):
     found = case_statistics(StoredCases(store), "case-00", CalibratedEnsemble(Pipeline.parse("ts(p)", 4)))
     assert found.votes is None
     assert found.dissent is None
+
+
+def test_too_few_cases_are_told_before_networks_run(tmp_path, deployed, capsys):
+    shutil.copytree(deployed, tmp_path / "deployed")
+    path = tmp_path / "deployed" / "reference.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"cases": facts["cases"][:4]}))
+    (tmp_path / "deployed" / "checksums.json").unlink()
+    assert calibrate("monitor", "--deployed", tmp_path / "deployed", "--images", tmp_path / "nothing") == 2
+    told = capsys.readouterr().err
+    assert "the pipeline was deployed on 4 cases, thresholds need at least 5: deploy it again on more" in told
 
 
 def test_the_command_tells_by_its_exit_code(run, deployed, tmp_path, capsys):

@@ -76,6 +76,7 @@ def as_written_by_version_1(run, folder):
     manifest.write_text(json.dumps(facts))
     (manifest.parent / "checksums.json").unlink()  # on purpose
     config = folder / "members" / "0" / "config.yaml"
+    (config.parent / "checksums.json").unlink()  # which that version did not write
     config.write_text(config.read_text().replace("lightning_calib.datasets.", "lightning_calib.data."))
     (folder / "calibration" / "checksums.json").unlink()
     settings = folder / "calibration" / "settings.json"

@@ -9,6 +9,7 @@ from lightning_calib.experiment.cost.schedule import finish_time
 from lightning_calib.experiment.cost.workload import PASSES, Extent, Model
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.selection.jobs import SelectionJob
+from lightning_calib.solvers.coreset import CORESET_VOXELS
 from lightning_calib.solvers.stream import KEPT_BYTES
 from tests.experiment.settings import run_small, small_experiment
 from tests.experiment.synthetic import write_outputs
@@ -48,11 +49,24 @@ def test_a_search_by_newton_is_the_sum_of_its_passes():
     def fit(count):
         return 1e6 * 1e-6 + count * passes.share * 3e-6 * 1e6 + 3.0 + (count - 1) * 0.5 + 4e-6 * 2e6
 
-    piece, first, trial = search_of("ms(z)", trials=20), fit(passes.first), fit(passes.trial)
+    piece, first, trial = search_of("ms(z)", trials=20, search="exact"), fit(passes.first), fit(passes.trial)
     assert piece.seconds == pytest.approx(prepare + around + first + 20 * trial + around + trial)
     alone = (prepare + first + trial, prepare + trial, prepare + around + trial)
     assert [len(tasks) for tasks in piece.rounds] == [10, 5, 5, 1]
     assert [tasks[0] for tasks in piece.rounds] == pytest.approx([alone[0], alone[1], alone[1], alone[2]])
+
+
+def test_trials_on_a_coreset_cost_the_same_whatever_the_voxels():
+    def seconds(voxels, trials, search="coreset"):
+        extent = Extent(3, 10**6, voxels, voxels / 2, 0.0, {}, 0)
+        return search_of("ms(z)", extent=extent, trials=trials, search=search).seconds
+
+    trial = seconds(1e6, 20) - seconds(1e6, 10)
+    assert seconds(1e8, 20) - seconds(1e8, 10) == pytest.approx(trial, rel=1e-6)
+    passes = PASSES["ms"].trial
+    assert trial == pytest.approx(10 * (CORESET_VOXELS * (passes * 3e-6 + 4e-6) + 3.0 + (passes - 1) * 0.5))
+    assert seconds(1e8, 20, "exact") > 6 * seconds(1e8, 20)
+    assert seconds(1e5, 20, "exact") == seconds(1e5, 20)
 
 
 def test_voxels_beyond_the_memory_of_a_search_are_prepared_in_every_pass():

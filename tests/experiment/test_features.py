@@ -72,7 +72,7 @@ def test_selection_by_groups_takes_it(run):
 def test_workers_do_not_change_a_byte(store, run, tmp_path):
     shutil.copytree(store.path, tmp_path / "outputs", ignore=shutil.ignore_patterns("cache"))
     again = run_featured(tmp_path / "outputs", tmp_path / "calibration", workers=2)
-    assert (tmp_path / "outputs" / "cache" / "features-p-1").is_dir()
+    assert (tmp_path / "outputs" / "cache" / "features-p-2").is_dir()
     assert again.failures == []
     for name in NAMES:
         assert_same_files(again.job_folder(0, name), run.job_folder(0, name))

@@ -1,6 +1,7 @@
 """Searches: what is chosen, that interruption changes nothing, and that processes can share one."""
 
 import csv
+import json
 import os
 import socket
 import subprocess
@@ -14,15 +15,17 @@ import pytest
 import torch
 from optuna.trial import TrialState
 from pytorch_lightning.loggers import CSVLogger
+from safetensors.torch import load_file, save
 from threadpoolctl import threadpool_limits
 
 from lightning_calib.calibrators import CALIBRATORS, build
 from lightning_calib.experiment.fitting import PipelineFitter
+from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.search.draws import draw, round_of, rounds
 from lightning_calib.experiment.search.search import SearchError, search
 from lightning_calib.experiment.search.shared_trials import (
     LOST_AFTER,
-    OWNER,
+    ABANDONED, OWNER,
     TrialQueue,
     began,
     is_lost,
@@ -161,9 +164,10 @@ def test_two_processes_share_a_journal(store, tmp_path):
     storage = open_storage(tmp_path / "shared.log")
     (name,) = optuna.get_all_study_names(storage)
     study = optuna.load_study(study_name=name, storage=storage)
-    points = [(trial.user_attrs["place"], trial.params["mu_is_zero"]) for trial in study.trials]
+    kept = [trial for trial in study.trials if ABANDONED not in trial.user_attrs]  # who finds no free place gives up
+    points = [(trial.user_attrs["place"], trial.params["mu_is_zero"]) for trial in kept]
     assert [zero for _, zero in sorted(points)] == [row["values"]["mu"] == 0 for row in found.trials]
-    assert len({trial.user_attrs[OWNER] for trial in study.trials}) == 2, "one process did all the work"
+    assert len({trial.user_attrs[OWNER] for trial in kept}) == 2, "one process did all the work"
 
 
 def running(owned_by, age=timedelta(0)):
@@ -190,7 +194,7 @@ def test_the_place_of_a_lost_trial_is_taken_again(tmp_path):
     queue = TrialQueue("study", 3, 0, SPACE, tmp_path / "j.log")
     points = list(_told(KeptTrials(3, 0, SPACE)))
     lost = queue.study.ask()
-    lost.set_user_attr(OWNER, f"{socket.gethostname()}:{2**22 + 1}")
+    lost.set_user_attr(ABANDONED, OWNER, f"{socket.gethostname()}:{2**22 + 1}")
     lost.set_user_attr("place", 0)
     assert list(_told(queue)) == points
     assert queue.study.trials[0].state == TrialState.FAIL
@@ -287,10 +291,16 @@ def test_failed_trials_are_recorded_and_lose(store, monkeypatch):
 
 
 def test_adam_is_searched_as_in_the_paper(store):
-    found = search("lts_ti(z)", module(store), trials=2, max_epochs=3)
+    found = search("lts_ti(z)", module(store), trials=2, max_epochs=3, solver="adam")
     assert set(found.trials[0]["values"]) == {"lr", "patience", "weight_decay"}
     assert found.val_nll == pytest.approx(pooled_nll(found.calibrator, module(store, pooling="z")), abs=1e-9)
     assert found.certificate["passes"] == 3
+
+
+def test_samples_leave_the_weight_decay_to_search(store):
+    found = search("lts_ti(z)", module(store), trials=2, max_epochs=2)
+    assert set(found.trials[0]["values"]) == {"weight_decay"}
+    assert (found.certificate["solver"], found.start) == ("lbfgs", None)
 
 
 @pytest.mark.parametrize("solver", ["newton", "adam"])
@@ -325,3 +335,81 @@ def test_a_search_needs_val_and_trials(store):
         search("ts(z)", StoredOutputsDataModule(store, cal=4, val=0))
     with pytest.raises(ValueError, match="trials = 0"):
         search("ts(z)", module(store), trials=0)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Coresets of so few voxels that the store of the tests counts as large."""
+    monkeypatch.setattr("lightning_calib.solvers.coreset.CORESET_VOXELS", 2000)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory):
+    return write_store(tmp_path_factory.mktemp("large") / "outputs", cases=8, num_classes=3, shape=(40, 40))
+
+
+@pytest.mark.parametrize("name", ["ms(z)", "cdc(z)", "cms_op(p)"])
+def test_a_search_on_a_coreset_selects_like_one_on_all_voxels(larger, few, name):
+    data = module(larger)
+    sampled = search(name, data, trials=8, accelerator="cpu")
+    exact = search(name, data, trials=8, accelerator="cpu", search="exact")
+    assert sampled.fitter.sampled
+    assert not exact.fitter.sampled
+    chosen = sampled.fitted
+    assert chosen.val_nll - exact.val_nll < 1e-4
+    assert pooled_nll(sampled.calibrator, data) == pytest.approx(chosen.val_nll, abs=1e-6)
+    strengths = {"ignore_index": data.ignore_index, **sampled.hyperparameters}
+    best = fit(exact.fitter.fresh(), data.batches("cal"), **strengths)
+    assert abs(chosen.certificate["objective"] - best.objective) < 1e-6
+    assert chosen.certificate["num_voxels"] == best.num_voxels
+    assert any(row.get("exact") for row in sampled.trials)
+
+
+def test_a_search_on_a_coreset_is_the_same_in_any_process(larger, few, tmp_path):
+    data = module(larger)
+    fitter = PipelineFitter("ms(z)", data, accelerator="cpu", folder=tmp_path)
+    values = {"lam": 1e-2, "mu": 0.0}
+    first = fitter.trial(values)
+    alone = PipelineFitter("ms(z)", data, accelerator="cpu").trial(values)
+    other = PipelineFitter("ms(z)", data, accelerator="cpu", folder=tmp_path).trial(values)  # reads the coreset
+    for found in (alone, other):
+        assert found.val_nll == first.val_nll
+        assert all(torch.equal(value, first.state[name]) for name, value in found.state.items())
+    earlier = save({"tilt": torch.zeros(1), "offset": torch.zeros(())})  # as an earlier release wrote it
+    for content in (b"damaged", earlier):
+        (tmp_path / "coreset.safetensors").write_bytes(content)
+        assert PipelineFitter("ms(z)", data, accelerator="cpu", folder=tmp_path).trial(values).val_nll == first.val_nll
+
+
+@pytest.mark.parametrize(
+    ("name", "solver"), [("ts(z)", "auto"), ("ms(z)", "adam"), ("gs(z)", "auto"), ("ets(z)", "auto")]
+)
+def test_only_searches_by_newton_take_a_coreset(larger, few, name, solver):
+    assert not PipelineFitter(name, module(larger), solver, accelerator="cpu").sampled
+
+
+def test_small_data_are_searched_exactly(store):
+    assert not PipelineFitter("ms(z)", module(store), accelerator="cpu").sampled
+
+
+def test_results_of_a_coreset_are_not_taken_for_exact_ones(larger, few):
+    hashes = {
+        (name, search): Experiment(larger, name, cal=4, val=2, search=search).fit_hash(FitJob(0, name))
+        for name in ("ms(z)", "ts(z)")
+        for search in ("coreset", "exact")
+    }
+    assert hashes["ms(z)", "coreset"] != hashes["ms(z)", "exact"]
+    assert hashes["ts(z)", "coreset"] == hashes["ts(z)", "exact"]
+
+
+def test_a_run_on_a_coreset_writes_the_final_fit(larger, few, tmp_path):
+    experiment = Experiment(larger, "ms(z)", repeats=1, trials=3, cal=4, val=2, calibration=tmp_path / "calibration")
+    experiment.run(logger="none", workers=1)
+    data = module(larger, pooling="z")
+    folder = tmp_path / "calibration" / "repeats" / "0" / "ms-z"
+    record = json.loads((folder / "fit.json").read_text())
+    calibrator = build("ms", 3)
+    calibrator.load_state_dict(load_file(folder / "calibrator.safetensors"))
+    assert record["val_nll"] == pytest.approx(pooled_nll(calibrator, data), abs=1e-6)
+    assert record["certificate"]["num_voxels"] > 2000
+    assert not list(folder.glob("trials-*"))

@@ -65,6 +65,14 @@ def test_an_error_names_the_file_and_the_place(tmp_path, wrong):
         read_typed(tmp_path / "a.json", Outer, "do it again")
 
 
+def test_numbers_beyond_all_floats_are_refused(tmp_path):
+    """JSON knows them; Python reads infinity, or a whole number of any length."""
+    for text in ("1e999", "-1e999", "1" + "0" * 400):
+        (tmp_path / "a.json").write_text(f'{{"name": "x", "shares": [{text}]}}')
+        with pytest.raises(FileError, match=r"a\.json: at shares\.0 there is .*, not float"):
+            read_typed(tmp_path / "a.json", Inner)
+
+
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"number": NaN}', "\x00", '{"number": 1}{'])
 def test_what_is_no_json_is_refused(tmp_path, text):
     (tmp_path / "a.json").write_text(text)

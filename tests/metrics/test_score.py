@@ -145,6 +145,7 @@ def test_statistics_come_by_case(batch):
     found, statistics = collection["nll"].statistics()
     distance = F.boundary_distance(target, IGNORE)
     options = {"reference": logits.roll(1, -1), "distance": distance, "classwise": True, "class_bins": 50}
+    options["sigma"] = 2.0
     direct = F.image_statistics(logits.log_softmax(1), target, ignore_index=IGNORE, **options)
     assert found == sorted(names)
     assert all(torch.equal(a, b) for a, b in zip(statistics.tensors(), direct.tensors(), strict=True))

@@ -13,7 +13,7 @@ DATASET = "Dataset004_Hippocampus"
 
 
 def main(source: str, home: str, folds: str = "2") -> None:
-    """Train some folds on ``source/imagesTr``; predict ``source/imagesTs`` into ``home/predicted/fold_<k>``."""
+    """Train folds on ``source/imagesTr``; predict ``imagesTs`` and ``imagesTr`` into ``home/<images>/fold_<k>``."""
     root = Path(home)
     for name in ("raw", "preprocessed", "results"):
         os.environ[f"nnUNet_{name}"] = str(root / name)
@@ -33,7 +33,8 @@ def main(source: str, home: str, folds: str = "2") -> None:
     for fold in range(int(folds)):
         train(fold)
     (model,) = (root / "results" / DATASET).iterdir()
-    predict(model, root / "raw" / DATASET / "imagesTs", root / "predicted", int(folds))
+    for images in ("imagesTs", "imagesTr"):
+        predict(model, root / "raw" / DATASET / images, root / images, int(folds))
 
 
 def shrink(path: Path) -> None:

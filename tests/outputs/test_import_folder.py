@@ -3,6 +3,7 @@
 import nibabel
 import numpy as np
 import pytest
+import rasterio
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as array_strategy
@@ -223,6 +224,17 @@ def test_shapes_that_do_not_fit(tmp_path, array, options, told):
         ArrayFolders([tmp_path / "scores"], "logits", tmp_path / "masks", **options).load("a")
 
 
+@pytest.mark.parametrize("array", [np.full((2, 3, 4), "1"), np.zeros((2, 3, 4), complex), np.zeros(3, "M8[s]")])
+def test_arrays_of_other_values_than_numbers_are_told(tmp_path, array):
+    np.save(tmp_path / "a.npy", array)
+    np.savez(tmp_path / "a.npz", x=array)
+    for ending in ("npy", "npz"):
+        with pytest.raises(
+            StoreError, match=rf"a\.{ending} cannot be read as an array of numbers \(values of the type"
+        ):
+            read_array(tmp_path / f"a.{ending}")
+
+
 def test_nothing_is_unpickled(tmp_path):
     np.save(tmp_path / "a.npy", np.array([{"a": print}], dtype=object), allow_pickle=True)
     with pytest.raises(StoreError, match="cannot be read as an array"):
@@ -251,3 +263,42 @@ def test_folders_of_one_name_get_numbers(tmp_path):
         write_arrays(tmp_path / parent, members=1)
     source = ArrayFolders([tmp_path / "a" / "m0", tmp_path / "b" / "m0"], "logits", tmp_path / "a" / "masks")
     assert source.members() == [Member("0"), Member("1")]
+
+
+@pytest.mark.parametrize("kind", ["png", "tif", "nii.gz"])
+def test_images_leave_pictures_and_their_place(tmp_path, kind):
+    shape = (5, 6, 7) if kind == "nii.gz" else SHAPE
+    write_arrays(tmp_path, shape=shape)
+    source = ArrayFolders([tmp_path / "m0"], "logits", tmp_path / "masks")
+    (tmp_path / "images").mkdir()
+    for number, case_id in enumerate(source.case_ids):
+        path, values = tmp_path / "images" / f"{case_id}.{kind}", np.arange(np.prod(shape)).reshape(shape) % 250
+        if kind == "nii.gz":
+            nibabel.save(nibabel.Nifti1Image(values.T.astype(np.float32), np.eye(4)), path)
+        else:
+            Image.fromarray(values.astype(np.uint8)).save(path)
+        if kind == "tif":
+            facts = {"crs": "EPSG:26986", "transform": rasterio.Affine(1, 0, 331000 + number, 0, -1, 4690000)}
+            facts |= {"count": 1, "height": shape[0], "width": shape[1], "dtype": np.uint8}
+            with rasterio.open(path, "w", driver="GTiff", **facts) as file:
+                file.write(values.astype(np.uint8)[None])
+    seen = ArrayFolders([tmp_path / "m0"], "logits", tmp_path / "masks", images=tmp_path / "images")
+    store = bring_in(seen, tmp_path / "outputs")
+    for number, case in enumerate(store):
+        assert case.preview.pixels.shape == (*shape[-2:], 3)
+        if kind == "tif":
+            assert case.geometry["georeference"]["transform"][2] == 331000 + number
+        else:
+            assert case.geometry is None
+    (tmp_path / "images" / f"{seen.case_ids[0]}.{kind}").unlink()
+    with pytest.raises(StoreError, match=f"{seen.case_ids[0]}: no image in"):
+        ArrayFolders([tmp_path / "m0"], "logits", tmp_path / "masks", images=tmp_path / "images")
+
+
+def test_images_of_another_size_are_refused(tmp_path):
+    write_arrays(tmp_path, cases=1)
+    (tmp_path / "images").mkdir()
+    Image.new("L", (3, 3)).save(tmp_path / "images" / "p0_0.png")
+    source = ArrayFolders([tmp_path / "m0"], "logits", tmp_path / "masks", images=tmp_path / "images")
+    with pytest.raises(StoreError, match=r"p0_0.png: the image is \(3, 3\), its labels"):
+        source.load("p0_0")

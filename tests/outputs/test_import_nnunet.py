@@ -9,10 +9,11 @@ import nibabel
 import numpy as np
 import pytest
 
+from lightning_calib.datasets.orientation import Orientation
 from lightning_calib.outputs.imports.nnunet import read_dataset_facts
 from lightning_calib.outputs.imports.nnunet_model import FoldPredictor
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
-from lightning_calib.outputs.imports.orientation import Orientation, find_orientation
+from lightning_calib.outputs.imports.orientation import find_orientation
 from lightning_calib.outputs.manifest import StoreError
 
 AFFINE = np.array([[1.5, 0, 0, 3.0], [0, 2.0, 0, -7.0], [0, 0, 4.0, 1.0], [0, 0, 0, 1.0]])

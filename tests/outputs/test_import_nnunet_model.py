@@ -60,14 +60,20 @@ def train(home: Path, raw: Path, folds: int = 2) -> Path:
 
 def import_model(trained: Path) -> Path:
     """The outputs of all folds on the held-out volumes, as the command imports them."""
+    raw = trained / "raw" / DATASET
+    return import_part(trained, "Ts", trained / "outputs", "--training_images", str(raw / "imagesTr"))
+
+
+def import_part(trained: Path, part: str, outputs: Path, *options: str) -> Path:
+    """A store of what the model predicts on the images of a part, ``Tr`` or ``Ts``."""
     (model,) = (trained / "results" / DATASET).iterdir()
     raw = trained / "raw" / DATASET
-    line = ["import", "nnunet", "--model", str(model), "--images", str(raw / "imagesTs"), "--device", "cpu"]
-    line += ["--targets", str(raw / "labelsTs"), "--training_images", str(raw / "imagesTr")]
+    line = ["import", "nnunet", "--model", str(model), "--images", str(raw / f"images{part}"), "--device", "cpu"]
+    line += ["--targets", str(raw / f"labels{part}"), "--outputs", str(outputs), "--trust_model_folder", "true"]
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # nnU-Net and what it imports are not ours to mend
-        assert main([*line, "--outputs", str(trained / "outputs"), "--trust_model_folder", "true"]) == 0
-    return trained / "outputs"
+        assert main([*line, *options]) == 0
+    return outputs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,7 @@ def store(trained):
 
 def test_the_softmax_of_our_logits_is_what_nnunet_writes(trained, store):
     raw = trained / "raw" / DATASET
-    theirs = ProbabilityFolders([trained / "predicted" / f"fold_{fold}" for fold in range(2)], raw / "labelsTs")
+    theirs = ProbabilityFolders([trained / "imagesTs" / f"fold_{fold}" for fold in range(2)], raw / "labelsTs")
     assert list(store.case_ids) == theirs.case_ids
     for case in store:
         image = np.asarray(nibabel.load(raw / "imagesTs" / f"{case.case_id}_0000.nii.gz").dataobj).T
@@ -119,7 +125,7 @@ def test_the_sigmoids_of_our_logits_are_what_nnunet_writes_of_regions(tmp_path, 
     regions = {"background": 0, "Whole": [1, 2], "Posterior": [2]}
     raw = make_raw(tmp_path / "source", hippocampus_root, labels=regions, regions_class_order=[1, 2])
     home = train(tmp_path, raw, folds=1)
-    theirs = ProbabilityFolders([home / "predicted" / "fold_0"], raw / "labelsTs")
+    theirs = ProbabilityFolders([home / "imagesTs" / "fold_0"], raw / "labelsTs")
     views = write_views(import_model(home))
     assert list(views) == ["Whole", "Posterior"]
     for channel, folder in enumerate(views.values()):
@@ -131,3 +137,21 @@ def test_the_sigmoids_of_our_logits_are_what_nnunet_writes_of_regions(tmp_path, 
             probs = expit(written.scores[0, channel][seen.numpy()].astype(np.float64))
             np.testing.assert_allclose(expit(logits), probs, atol=1e-5)
             assert torch.equal(case.target, (torch.from_numpy(written.target).long() > channel).long())
+
+
+def test_training_cases_are_predicted_by_the_network_that_held_them_out(trained, tmp_path):
+    splits = trained / "preprocessed" / DATASET / "splits_final.json"
+    options = ["--cross_validation", "true", "--splits_json", str(splits), "--folds", "[0, 1]"]
+    found = OutputStore(import_part(trained, "Tr", tmp_path / "outputs", *options))
+    held = [split["val"] for split in json.loads(splits.read_text())[:2]]
+    assert [list(fold.cases) for fold in found.manifest.folds] == [sorted(cases) for cases in held]
+    assert {fold.checkpoint for fold in found.manifest.folds} == {f"fold_{k}/checkpoint_final.pth" for k in range(2)}
+    labels = trained / "raw" / DATASET / "labelsTr"
+    theirs = [ProbabilityFolders([trained / "imagesTr" / f"fold_{fold}"], labels) for fold in range(2)]
+    for fold, cases in enumerate(held):
+        for case_id in cases:
+            probs = found[case_id].logits.double().softmax(1)
+            own, other = (np.exp(theirs[each].load(case_id).scores) for each in (fold, 1 - fold))
+            np.testing.assert_allclose(probs, own, atol=1e-5)
+            assert np.abs(own - other).max() > 1e-3
+            np.testing.assert_array_equal(found[case_id].target, theirs[fold].load(case_id).target)

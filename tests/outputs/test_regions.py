@@ -11,7 +11,7 @@ from lightning_calib.outputs.imports.arrays import sigmoid_log_probs
 from lightning_calib.outputs.imports.folder import ArrayFolders
 from lightning_calib.outputs.imports.nnunet import read_dataset_facts
 from lightning_calib.outputs.imports.nnunet_probs import ProbabilityFolders
-from lightning_calib.outputs.manifest import Manifest, StoreError
+from lightning_calib.outputs.manifest import Manifest, Member, StoreError
 from lightning_calib.outputs.regions import Region, within
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
@@ -110,7 +110,7 @@ def test_stores_of_classes_are_written_as_before(tmp_path):
 )
 def test_regions_that_cannot_be_are_refused(tmp_path, regions, told):
     with pytest.raises(StoreError, match=told):
-        Manifest("toy", ("0", "1", "2", "3"), None, None, 2, (1,), regions=Region.all_of(regions))
+        Manifest("toy", ("0", "1", "2", "3"), None, None, 2, (Member("0"),), regions=Region.all_of(regions))
 
 
 def sigmoid(z):

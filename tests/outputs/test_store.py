@@ -160,6 +160,9 @@ def test_foreign_manifests_are_refused(tmp_path, content, reason):
 def test_other_versions_and_unfinished_stores_say_what_to_do(tmp_path):
     with pytest.raises(StoreError, match=r"no output store at .*nowhere"):
         OutputStore(tmp_path / "nowhere")
+    write_store(tmp_path / "run" / "outputs")
+    with pytest.raises(StoreError, match=r"run is no output store, manifest\.json is missing: name .*/run/outputs"):
+        OutputStore(tmp_path / "run")
     writer_at(tmp_path / "half").write("a", *make_case(0))
     with pytest.raises(StoreError, match="1 case files are there: `predict` has not finished"):
         OutputStore(tmp_path / "half")

@@ -120,6 +120,11 @@ def test_impossible_sizes_are_refused(sizes, message):
         make_split(Ids(10), 0, sizes)
 
 
+def test_too_few_cases_are_told_so():
+    with pytest.raises(ValueError, match="with 2 cases; add cases: it takes three, one for each part"):
+        make_split(Ids(2), 0, (0.5, 0.2, None))
+
+
 def test_batches_hold_pooled_logits_and_mark_what_does_not_count(store):
     data = StoredOutputsDataModule(store, pooling="z", cal=4, val=2)
     batch = next(iter(data.train_dataloader()))

@@ -31,7 +31,7 @@ def test_features_are_made_once_and_kept(store, pooling, monkeypatch):
     case, cases = store["case-03"], StoredCases(store, pooling)
     found = cases.features("case-03", list(FEATURES))
     assert torch.equal(found, made(case, list(FEATURES), pooling))
-    assert (store.path / "cache" / f"features-{pooling}-1" / "case-03.safetensors").is_file()
+    assert (store.path / "cache" / f"features-{pooling}-2" / "case-03.safetensors").is_file()
     monkeypatch.setattr("lightning_calib.outputs.cache.make_features", None)  # nothing is made again
     assert torch.equal(StoredCases(store, pooling).features("case-03", NAMES), made(case, NAMES, pooling))
     assert CaseCache(store).missing(f"features-{pooling}", ["case-03", "case-04"]) == ["case-04"]

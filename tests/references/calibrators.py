@@ -77,6 +77,18 @@ def feature_temperature(z, features, coefficients, knots):
     return log_softmax(np.asarray(z, dtype=np.float64) * inverse)
 
 
+def feature_network(z, features, hidden, hidden_bias, out, out_bias):
+    """One voxel: log 1/T from a hidden layer on the features and the winner, bounded by log 1000."""
+    z, bound = np.asarray(z, dtype=np.float64), np.log(1000.0)
+    inputs = [*features, *(float(label == z.argmax()) for label in range(len(z)))]
+    units = [
+        np.tanh(bias + sum(w * x for w, x in zip(row, inputs, strict=True)))
+        for row, bias in zip(hidden, hidden_bias, strict=True)
+    ]
+    level = out_bias[0] + sum(a * unit for a, unit in zip(out[0], units, strict=True))
+    return log_softmax((z - z.max()) * np.exp(bound * np.tanh(level / bound)))
+
+
 def ensemble_temperature(z, temperature, weights):
     z = np.asarray(z, dtype=np.float64)
     tempered, original = np.exp(log_softmax(z / temperature)), np.exp(log_softmax(z))

@@ -59,6 +59,14 @@ def feature(name, pooled, members):
         return np.sqrt(doubt)
     if name.startswith("entropy_"):
         return np.sqrt(over_boxes(doubt, int(name[8:]) // 2, np.mean))
+    if name == "gap":
+        ranked = np.sort(pooled, axis=0)
+        return (ranked[-1] - ranked[-2]) / (4 + ranked[-1] - ranked[-2])
+    if name.startswith(("winner_", "rival_")):
+        which, size = name.split("_")
+        means = np.array([over_boxes(probs, int(size) // 2, np.mean) for probs in softmax(pooled)])
+        label = np.argsort(-pooled, axis=0, kind="stable")[0 if which == "winner" else 1]
+        return np.take_along_axis(means, label[None], 0)[0]
     if name == "boundary":
         edge = boundary(winner)
         return np.mean([over_boxes(edge, radius, np.any) for radius in RADII], axis=0)

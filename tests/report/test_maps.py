@@ -14,7 +14,7 @@ from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.report import maps
-from lightning_calib.report.map_figures import confidence_figure
+from lightning_calib.report.map_figures import confidence_figure, thumbnail_figure
 from lightning_calib.report.maps import BENEFICIAL, HARMFUL, NEUTRAL, UNCHANGED, busiest_window, case_plane, free_energy
 
 CLASSES = ["back", "liver", "tumour"]
@@ -175,6 +175,24 @@ def test_the_image_stands_beside_the_maps_at_the_same_place(tmp_path, close_up):
         np.testing.assert_array_equal(near.image[..., 0], case.preview.pixels[rows, columns, 0])
     titles = [axes.get_title(loc="left") for axes in confidence_figure([near], CLASSES, 0).axes]
     assert titles[:6] == ["image", "truth", "prediction", "errors", "confidence before", "confidence after"]
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_thumbnails_show_the_prediction_over_the_image(tmp_path, count):
+    case = write_case(tmp_path / "s", (13, 17))
+    plain = case_maps(case, "z", disturbed("ms"))
+    write_preview(tmp_path / "s", "a", torch.linspace(0, 1, 26 * 34).view(1, 26, 34)[:, ::2, ::2], case.target, 0, None)
+    pictured = case_maps(case, "z", disturbed("ms"))
+    titles = [f"case {number}" for number in range(count)]
+    figure = thumbnail_figure([plain] + [pictured] * (count - 1), titles, CLASSES, 0)
+    assert [axes.get_title() or axes.get_title(loc="left") for axes in figure.axes] == titles
+    assert len(figure.legends[0].get_texts()) == len(CLASSES)
+    for axes, plane in zip(figure.axes, [plain] + [pictured] * (count - 1), strict=True):
+        below, above = axes.images
+        assert above.get_alpha() == (1.0 if plane.image is None else 0.5)
+        painted = np.asarray(above.get_array())
+        assert ((painted[..., 3] == 0) == (plane.before == 0)).all()  # the image shows through the background
+        assert above.get_extent() == below.get_extent()
 
 
 def test_free_energy_is_that_of_the_mean_logits_on_valid_voxels(tmp_path):

@@ -5,6 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_calib.solvers import AdamSolver, NewtonSolver
+from lightning_calib.solvers.base import check_size
 from lightning_calib.solvers.stream import Walk
 from tests.solvers.synthetic import confused, fresh
 
@@ -49,6 +50,7 @@ def test_a_step_of_adam_asks_for_the_range_of_its_input_only():
     own = waits_of(solver, logits, target)
     with Waits() as waits:
         solver.calibrator.check_input(logits)
+        check_size([logits])
         solver.optimizer.step()
     assert own == waits.count
     solver.end_pass()

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from lightning_calib.calibrators import build
 from lightning_calib.solvers import ConvergenceError, NewtonSolver, fit
+from lightning_calib.solvers.base import LARGEST_LOGIT
 from lightning_calib.solvers.expert import ExpertFit, Point
 from lightning_calib.solvers.hessian import DenseHessian
-from lightning_calib.solvers.newton import LARGEST_LOGIT
 from lightning_calib.solvers.objective import nll_sum, regularization
 from lightning_calib.solvers.projected import cubic_minimum
-from tests.solvers.synthetic import confused, fresh
+from tests.solvers.synthetic import confused, draw, fresh, images
 
 
 def street(num_classes=8, voxels=12_000, seed=0):
@@ -53,7 +53,7 @@ def test_an_expert_with_all_voxels_in_its_sample_ends_in_two_passes():
 @pytest.mark.parametrize("size", [1e6, 1e20, 3.4e38])
 def test_huge_logits_are_refused(name, size):
     logits, target = confused(3, 1, 12, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"logits reach .*divide all logits"):
+    with pytest.raises(ValueError, match=r"logits (reach .*divide all logits|must be within)"):
         fit(build(name, 3), logits / logits.abs().max() * size, target)
 
 
@@ -108,3 +108,46 @@ def test_a_rejected_step_is_shortened_before_the_model_is_doubted():
     expert._propose()
     assert expert.trial.tolist() == [2.0]
     assert expert.damping == damping
+
+
+def test_a_second_sample_is_for_rare_classes():
+    logits, drawn = images(8, 4, 96), []
+    for voxels, labels in ((logits, draw((0.3 * logits).log_softmax(1), 0)), street()):
+        solver = NewtonSolver(build("cdc", 8), sample_size=500, min_voxels=0)
+        solver.accumulate(voxels, labels)
+        solver.end_pass()
+        drawn.append(solver.survey is not None)
+    assert drawn == [False, True]
+
+
+def test_another_sample_is_for_the_experts_that_need_it_and_others_keep_theirs():
+    logits, target = street()
+    solver = NewtonSolver(build("cdc", 8), sample_size=300, min_voxels=0)
+    solver.accumulate(logits, target)
+    solver.end_pass()
+    wanted, before = solver.survey.wanted, list(solver.samples)
+    assert 0 < sum(wanted) < 8
+    solver.accumulate(logits, target)
+    solver.end_pass()
+    for number, drawn in enumerate(wanted):
+        assert (solver.samples[number] is not before[number]) == drawn
+
+
+def test_a_step_of_an_older_sample_that_was_rejected_is_no_doubt_about_the_new_one():
+    logits, target = confused(3, 2, 24)
+    solver = NewtonSolver(fresh("ms", 3), sample_size=50)
+    solver.accumulate(logits, target)
+    solver.end_pass()
+    expert: ExpertFit = solver.experts[0]
+    damping = expert.damping
+    expert.take(expert.model, 1e-6)
+    expert.receive(expert.best.loss + 1.0, torch.full((3, 4), 0.1).double() * torch.sign(expert.trial.view(3, 4)))
+    assert expert.phase == "explore"
+    assert expert.damping <= damping
+
+
+def test_flat_directions_are_followed_to_the_optimum():
+    logits, target = street()
+    exact = fit(build("cms_op", 8), logits.double(), target, lam=1e-6, mu=1e-6, min_voxels=0, tolerance=1e-9)
+    found = fit(build("cms_op", 8), logits, target, lam=1e-6, mu=1e-6, min_voxels=0, sample_size=300)
+    assert found.objective - exact.objective < 1e-6

@@ -1,5 +1,6 @@
 """Newton's method ends at the optimum that scipy finds."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -188,12 +189,18 @@ def test_recovers_from_a_sample_that_misleads():
     assert solver.sample_size > 4
 
 
-def test_a_fit_that_is_nearly_done_keeps_its_sample():
-    solver = NewtonSolver(fresh("ms"), sample_size=4)
+@pytest.mark.parametrize(("promise", "misled"), [(1.0, True), (1e3, False), (math.inf, False)])
+def test_a_step_that_falls_short_of_its_promise_calls_for_another_sample(promise, misled):
+    logits, target = confused()
+    solver = NewtonSolver(fresh("ms"), sample_size=100)
+    solver.accumulate(logits, target)
+    solver.end_pass()
     (expert,) = solver.experts
-    for passes, norm, misled in ((4, 2e-5, False), (4, 1e-3, True), (8, 2e-5, False), (12, 2e-5, True)):
-        solver.history, expert.best = [1.0] * passes, replace(expert.best, norm=norm)
-        assert solver._misled() == misled
+    expert.promise *= promise / expert.promise
+    expert.best = replace(expert.best, gradient=10 * expert.best.gradient)  # a step promises some 10 times as much
+    expert.advance(0.0, objective=1.0)
+    assert 0.2 < expert.promise < 200
+    assert solver._misled() == [misled]
 
 
 def test_a_sample_drawn_anew_stays_within_its_memory():

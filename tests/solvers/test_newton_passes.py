@@ -243,3 +243,25 @@ def test_a_second_sample_takes_voxels_of_rare_classes_and_still_stands_for_all()
     assert informed == 40  # all four, every time
     assert plain < 20
     assert abs(np.mean(shares) - 1) < 0.1
+
+
+@pytest.mark.parametrize("name", ["cdc", "cms_op", "cms_ap"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_voxels_of_some_experts_alone_are_those_of_all(name, ignored):
+    logits, target = confused(num_classes=5, count=1, size=24)
+    if ignored:
+        target[0, 3:9] = 7
+    walk = Walk(fresh(name, 5), 7, chunk_values=700)
+    every = [walk(logits, target, ["a"], only=only) for only in (None, {1, 3})]
+    for expert in (1, 3):
+        whole, some = (
+            [
+                (chunk.features[:, part], chunk.position[part], chunk.index[part])
+                for chunk in found
+                for part in [part for number, part in chunk.experts if number == expert]
+            ]
+            for found in map(list, [walk(logits, target, ["a"]), walk(logits, target, ["a"], only={1, 3})])
+        )
+        for mine, theirs in zip(map(list, zip(*some, strict=True)), map(list, zip(*whole, strict=True)), strict=True):
+            assert torch.equal(torch.cat(mine, -1), torch.cat(theirs, -1))
+    assert sum(len(chunk.target) for chunk in every[1]) < sum(len(chunk.target) for chunk in every[0])

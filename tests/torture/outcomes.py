@@ -10,32 +10,43 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from lightning_calib.cli.calibrate import main
+from lightning_calib.cli.calibrate import main as calibrate
+from lightning_calib.cli.train import main as train
 
 Outcome = Literal["clear", "survived", "silent", "traceback"]
 
 ALL = bool(os.environ.get("TORTURE_ALL"))  # make torture
+LOG = os.environ.get("TORTURE_LOG")
 TALLY: Counter[tuple[str, Outcome]] = Counter()
 VOXELS: Counter[str] = Counter()
 
 LINES = 12  # of a clear message
+OTHER = ".other"  # where a link leads
 
 
-def note(part: str, outcome: Outcome) -> Outcome:
-    """Count an outcome for the table."""
+def note(part: str, outcome: Outcome, told: str = "") -> Outcome:
+    """Count an outcome for the table; what must not be is told at once where `TORTURE_LOG` names a file."""
     TALLY[part, outcome] += 1
+    if LOG and outcome in ("silent", "traceback"):
+        with open(LOG, "a") as file:
+            file.write(f"{part}: {outcome}: {told}\n")
     return outcome
 
 
 def called(line: Sequence[object]) -> tuple[int | None, str, str]:
-    """Exit code, output and messages of ``calibrate.py`` in this process; None and the error where one escapes."""
+    """Exit code, output and messages of ``calibrate.py``, or ``train.py`` where the line begins with ``train``.
+
+    It runs in this process; the code is None, and the message is the error, where one escapes.
+    """
+    main, words = (train, line[1:]) if line[0] == "train" else (calibrate, line)
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            code = main([str(word) for word in line])
+            code = main([str(word) for word in words])
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 2
+            code = end.code if isinstance(end.code, int) else 1
+            err.write("" if end.code is None or isinstance(end.code, int) else end.code)
         except Exception as problem:
             return None, out.getvalue(), f"{type(problem).__name__}: {problem}"
     return code, out.getvalue(), err.getvalue()
@@ -61,6 +72,7 @@ def outcome_of(line: Sequence[object], result: Callable[[str], object], wanted: 
 def contents(folder: Path, leaving: Sequence[str] = ("timing.json", ".lock", "checksums.json")) -> dict[str, bytes]:
     """All files of a folder but those that hold times."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in leaving)
+    files = (path for path in files if not path.name.endswith(OTHER))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
@@ -106,7 +118,7 @@ def folder(path: Path) -> None:
 
 
 def symlink(path: Path) -> None:
-    other = path.with_name(f"{path.name}.other")
+    other = path.with_name(f"{path.name}{OTHER}")
     other.write_text("{}")
     path.unlink()
     path.symlink_to(other)

@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from lightning_calib.calibrators import CALIBRATORS, load_calibrator
+from lightning_calib.calibrators.registry import named_in
 from lightning_calib.deployment import CalibratedEnsemble, Deployment
 from lightning_calib.experiment.results import Results
 from lightning_calib.kit.checksums import CHECKSUMS
@@ -94,6 +95,19 @@ def test_deployed_folders_and_calibrators_import_nothing(copy, evil, tmp_path):
     assert not evil.exists()
 
 
+@pytest.mark.parametrize("path", ["subprocess.Popen", "os.system", "pytest.exit"])
+def test_classes_that_are_there_already_are_not_called(tmp_path, path):
+    """Modules that are imported need no import: what they hold must be of the kind that is asked for."""
+    options = {"args": ["touch", str(tmp_path / "mark")], "command": f"touch {tmp_path}/mark"}
+    for given in ({}, options):
+        with pytest.raises(ValueError, match="is no network of the ensemble"):
+            build_network({"class_path": path, "init_args": given}, 3, 2, 2)
+    with pytest.raises(ValueError, match=r"must be a subclass of Calibrator|cannot import"):
+        named_in("deployment.json", path)
+    assert not (tmp_path / "mark").exists()
+    note("hostile", "clear")
+
+
 def test_a_member_config_imports_nothing(copy, evil):
     """Stores of the first version take the preprocessing from there."""
     manifest = copy / "outputs" / "manifest.json"
@@ -122,6 +136,21 @@ def test_ids_stay_in_their_folder(copy, tmp_path, case_id):
     apply = ["apply", "--deployed", copy / "deployed", "--outputs", copy / "outputs", "--destination", tmp_path / "m"]
     assert called(apply)[0] == 2
     assert (copy / "deployed" / "deployment.json").read_bytes() == before
+    note("hostile", "clear")
+
+
+@pytest.mark.parametrize("key", ["dataset", "class_names", "members"])
+def test_names_cannot_command_a_terminal(copy, key):
+    path = copy / "outputs" / "manifest.json"
+    facts, name = json.loads(path.read_text()), "a\x1b[2J"
+    facts[key] = {"dataset": name, "class_names": ["x", "y", name], "members": [facts["members"][0] | {"name": name}]}[
+        key
+    ]
+    path.write_text(json.dumps(facts))
+    code, out, err = called(["doctor", "--outputs", copy / "outputs"])
+    assert code == 2
+    assert "holds line breaks or control characters" in err
+    assert "\x1b" not in out + err
     note("hostile", "clear")
 
 
@@ -182,6 +211,16 @@ def test_headers_of_calibrators_are_typed(tmp_path, wrong):
     note("hostile", "clear")
 
 
+def test_headers_that_nest_are_refused(copy):
+    path = next((copy / "outputs" / "cases").iterdir())
+    bomb = b"[" * 100_000
+    path.write_bytes(struct.pack("<Q", len(bomb)) + bomb)
+    with pytest.raises(StoreError, match="is not a safetensors file"):
+        read_header(path)
+    assert called(["verify", "--outputs", copy / "outputs"])[0] == 1
+    note("hostile", "clear")
+
+
 def test_headers_that_declare_terabytes_are_refused(copy):
     path = next((copy / "outputs" / "cases").iterdir())
     path.write_bytes(struct.pack("<Q", 2**42) + b"{}")
@@ -222,6 +261,13 @@ def test_names_cannot_speak_html(copy):
     assert code == 0, err
     assert script not in (copy / "report" / "index.html").read_text()
     note("hostile", "survived")
+    path = copy / "outputs" / "manifest.json"
+    path.write_text(path.read_text().replace('"toy"', json.dumps(script)))
+    edit(copy / "calibration" / "settings.json", outputs=str(copy / "outputs"), outputs_sha256=None)
+    assert called(["deploy", "--calibration", copy / "calibration", "--pipeline", "ts(p)"])[0] == 0
+    _, _, shown = (copy / "deployed" / "README.md").read_text().split("---\n", 2)
+    assert script not in shown
+    assert r"\<script\>alert(1)\</script\>" in shown
 
 
 def test_a_deployment_says_what_is_wrong_with_it(copy):

@@ -1,20 +1,15 @@
 """Calls that meet in one folder, and disks that are full."""
 
-import contextlib
 import multiprocessing
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
+from tests.torture.disks import MOUNTS, can_mount, small_disk
 from tests.torture.outcomes import ALL, called, contents, note
 from tests.torture.test_damage import run_line
 
 pytestmark = pytest.mark.slow
-
-MOUNTS = sys.platform == "linux" and os.geteuid() == 0 and shutil.which("unshare") is not None
 
 
 def call(line, codes):
@@ -22,16 +17,18 @@ def call(line, codes):
 
 
 def test_calls_that_meet_say_so(tortured, tmp_path):
-    """Two runs, and a report, on one folder: one works, the other says that it waits for it, or reads what is whole."""
+    """Two runs, and two that read, on one folder: one works, others say that they wait, or read what is whole."""
     place = tmp_path / "run"
     shutil.copytree(tortured, place)
     wanted = contents(place / "calibration", ("timing.json", ".lock", "settings.json", "checksums.json"))
-    report = ["recommend", "--calibration", place / "calibration"]
+    show = ["recommend", "--calibration", place / "calibration"]
+    report = ["report", "--calibration", place / "calibration", "--destination", tmp_path / "page"]
     context = multiprocessing.get_context("fork")
     codes = context.Queue()
     for _ in range(3 if ALL else 1):
         calls = [
-            context.Process(target=call, args=(line, codes)) for line in (run_line(place), run_line(place), report)
+            context.Process(target=call, args=(line, codes))
+            for line in (run_line(place), run_line(place), show, report)
         ]
         for each in calls:
             each.start()
@@ -43,26 +40,6 @@ def test_calls_that_meet_say_so(tortured, tmp_path):
             note("load", "survived" if code == 0 else "clear")
     assert called(run_line(place))[0] == 0
     assert contents(place / "calibration", ("timing.json", ".lock", "settings.json", "checksums.json")) == wanted
-
-
-@contextlib.contextmanager
-def small_disk(place, kilobytes):
-    """A disk of so many kilobytes."""
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def can_mount(tmp_path):
-    place = tmp_path / "probe"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=False, capture_output=True)
-    if done.returncode == 0:
-        subprocess.run(["umount", str(place)], check=True)
-    return done.returncode == 0
 
 
 @pytest.mark.skipif(not MOUNTS, reason="only root of Linux mounts a small disk")

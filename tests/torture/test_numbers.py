@@ -6,13 +6,17 @@ import pytest
 import torch
 
 import lightning_calib as lc
-from lightning_calib.calibrators import build
+from lightning_calib.calibrators import CALIBRATORS, build
+from lightning_calib.calibrators.base import LARGEST, features_of, seen_by
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.writer import OutputWriter
 from lightning_calib.solvers import fit
+from lightning_calib.tasks.evaluation import EvaluationTask
+from tests.calibrators.helpers import randomized
 from tests.torture.outcomes import note
 
-NAMES = ("ts", "cms_op", "ms")
+NAMES = ("ts", "ets", "cms_op", "ms", "gs", "lts_ti")
+HUGE = ("nan", "inf", "-inf", "3e38", "-3e38", "1e20", "2e4", "float16")  # refused whatever the calibrator
 
 
 def voxels(classes=3, number=60, scale=2.0):
@@ -44,11 +48,14 @@ def labelled(label, **options):
 
 
 BAD = {
+    "nothing": lambda: (*voxels(), {}),  # bad: fitted like any other
     "nan": lambda: with_value(torch.nan),
     "inf": lambda: with_value(torch.inf),
     "-inf": lambda: with_value(-torch.inf),
-    "1e38": lambda: with_value(1e38),
+    "3e38": lambda: with_value(3e38),
+    "-3e38": lambda: with_value(-3e38),
     "1e20": lambda: with_value(1e20),
+    "2e4": lambda: with_value(2e4),
     "float16": lambda: (voxels()[0].half() * 1e4, voxels()[1], {}),
     "one voxel": lambda: (*voxels(number=1), {}),
     "no voxel": lambda: (*voxels(number=0), {}),
@@ -69,19 +76,76 @@ BAD = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_numbers_are_refused_or_fitted(bad, name):
-    if name == "cms_op" and bad == "300 classes":
-        pytest.skip("27 million parameters")
+    if name in ("cms_op", "lts_ti") and bad == "300 classes":
+        pytest.skip("27 million parameters, or half a minute")
     logits, target, options = BAD[bad]()
+    if name == "lts_ti":  # sees neighbours
+        logits, target = logits.T[None, :, None], target[None, None]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = lc.calibrate(logits, target, name, **options)
     except (ValueError, TypeError):
+        assert bad != "nothing"
         note("numbers", "clear")
         return
+    assert bad not in HUGE
     assert result.log_probs.isfinite().all()
     assert result.after["nll"] <= result.before["nll"] * (1 + 1e-6) + 1e-9
     note("numbers", "survived")
+
+
+@pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"stack"}))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_applied_is_finite_or_refused(name, dtype):
+    """Up to the largest logits that are taken, whatever the parameters; beyond, an error in place of NaN."""
+    calibrator = randomized(name, 3, 0)
+    logits = torch.randn(1, 3, 6, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits = LARGEST * logits / logits.abs().max()
+    seen = seen_by(calibrator, features_of(calibrator, logits, torch.stack([logits, -logits], dim=1)))
+    found = calibrator(logits, *seen)
+    assert found.isfinite().all()
+    for value in (3.0e38, -3.0e38, 2 * LARGEST):
+        huge = logits.clone()
+        huge[0, 1, 2, 3] = value
+        with pytest.raises(ValueError, match=r"logits must be within 1e\+30, got .* at \(0, 1, 2, 3\)"):
+            calibrator(huge, *seen)
+        note("numbers", "clear")
+
+
+@pytest.mark.parametrize(("solver", "name"), [("newton", "ms"), ("slsqp", "ets"), ("adam", "ts"), ("lbfgs", "lts_ti")])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -3e38, 1e20, 2e4])
+def test_every_solver_refuses_values_that_leave_no_room(solver, name, value):
+    """Also in a later batch than the first."""
+    logits, target = voxels()
+    images = [logits.T.reshape(1, 3, 6, 10).clone(), logits.T.reshape(1, 3, 6, 10).clone()]
+    images[1][0, 1, 2, 3] = value
+    batches = [(image, target.view(1, 6, 10)) for image in images]
+    with pytest.raises(ValueError, match=r"logits reach|must be finite|within 1e\+30"):
+        fit(build(name, 3), batches, solver=solver, **({"epochs": 2} if solver == "adam" else {}))
+    note("numbers", "clear")
+
+
+@pytest.mark.parametrize("name", ["ts", "ets", "ms", "cms_op"])
+def test_large_logits_are_fitted_as_well_as_small_ones(name):
+    """Their temperature goes along, to 1000: the best NLL is the same, and converged means just that."""
+    logits, target = voxels(number=3000, scale=0.7)
+    found = []
+    for scale in (1, 300):
+        calibrator = build(name, 3)
+        assert fit(calibrator, [(scale * logits, target)]).converged
+        found.append(torch.nn.functional.nll_loss(calibrator(scale * logits.double()), target))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=0)
+    note("numbers", "survived")
+
+
+def test_evaluation_refuses_what_is_too_large():
+    logits, target = voxels()
+    logits[0, 0] = 3e38
+    task = EvaluationTask({"ts(z)": build("ts", 3)})
+    with pytest.raises(ValueError, match="logits must be within"):
+        task.test_step({"logits": logits, "target": target, "case_id": ["a"]}, 0)
+    note("numbers", "clear")
 
 
 def test_probabilities_taken_for_logits_are_told():

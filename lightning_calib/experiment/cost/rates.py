@@ -28,8 +28,9 @@ from lightning_calib.functional.boundary import boundary_distance
 from lightning_calib.outputs.manifest import Member
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.writer import OutputWriter
-from lightning_calib.solvers import choose_solver, make_solver
+from lightning_calib.solvers import EpochSolver, SampledSolver, choose_solver, make_solver
 from lightning_calib.solvers.base import Batch, PassSolver, SolverName
+from lightning_calib.solvers.fit import takes_epochs
 from lightning_calib.solvers.stream import KeptWalk, Walk
 from lightning_calib.solvers.sums import pooled_nll
 from lightning_calib.tasks.evaluation import EvaluationTask
@@ -120,11 +121,14 @@ def _calibrator(sample: Strips, name: str, solver: SolverName) -> CalibratorRate
         return _newton(sample, fresh, score)
     options: dict[str, Any] = {"ignore_index": sample.ignore_index}
     judge = _judge(sample, fresh(), None) / sample.voxels
-    if kind == "adam":
-        adam = make_solver(fresh(), kind, **options)
-        assert isinstance(adam, PassSolver)
-        each = seconds_of(lambda: _pass(adam, sample.batches))
-        return CalibratorRates(kind, each=each / sample.voxels, judge=judge, score=score)
+    if takes_epochs(kind):
+        machine = make_solver(fresh(), kind, **options)
+        assert isinstance(machine, EpochSolver)
+        each = seconds_of(lambda: _pass(machine, sample.batches))
+        step = once(machine.move)
+        if isinstance(machine, SampledSolver):  # a few voxels here, a whole sample then
+            step *= max(1.0, machine.sample_size / sample.voxels)
+        return CalibratorRates(kind, each=each / sample.voxels, step=step, judge=judge, score=score)
     each = seconds_of(
         lambda: make_solver(fresh(), kind, **options).solve(sample.batches), per=lambda found: found.passes
     )

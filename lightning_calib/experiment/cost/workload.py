@@ -6,14 +6,16 @@ that are read and by the passes that fits take. Passes alone are not measured on
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil, prod
-from typing import Literal
+from typing import Literal, cast
 
 from lightning_calib.calibrators import PipelineName, build
 from lightning_calib.experiment.cost.rates import Rates
 from lightning_calib.experiment.parts import SHARD_VOXELS
 from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.search.draws import rounds
+from lightning_calib.experiment.search.sampled import takes_coreset
 from lightning_calib.experiment.search.space import Space
 from lightning_calib.experiment.selection.crossfit import STRENGTHS, TEMPERATURE_STRENGTHS
 from lightning_calib.experiment.selection.folds import MAX_FOLDS, SAMPLE_VOXELS
@@ -24,7 +26,9 @@ from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.cache import FEATURES_OF, FOLDER, CaseCache, Kind
 from lightning_calib.outputs.manifest import SUFFIX
 from lightning_calib.outputs.store import OutputStore
-from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.solvers.base import SolverName
+from lightning_calib.solvers.coreset import CORESET_VOXELS
+from lightning_calib.solvers.epochs import MAX_EPOCHS
 from lightning_calib.solvers.stream import KEPT_BYTES
 
 Stage = Literal["pooling", "search", "evaluation", "selection"]
@@ -66,9 +70,13 @@ PASSES = {
 }
 OTHERS = Passes(10, 8)
 
+# Passes over all voxels of a fit that starts at the optimum of a coreset (benchmarks/coreset.py).
+WARM = 5
+
 # Epochs after which fits of ``lts_ti`` by adam stopped, over draws of the search space, on 8 small crops of such
-# scenes: a little more than their patience. Fits that go on improving take more, up to the limit that is set.
-EPOCHS = (13, 21, 20, 24, 11, 51, 14, 51, 14)
+# scenes: a little more than their patience. Fits that go on improving take more, up to the limit that is set. Passes
+# of lbfgs: those of benchmarks/local_fits.py.
+EPOCHS = {"adam": (13, 21, 20, 24, 11, 51, 14, 51, 14), "lbfgs": (8, 12)}
 
 
 @dataclass(frozen=True)
@@ -206,8 +214,8 @@ class Model:
             return Piece("search", kind, str(job), around, ((around,),))
         searched = bool(Space.of(build(kind, extent.num_classes), own.solver).names)
         trials = self.experiment.trials_of(job) if searched else 0
-        trial, first, prepare = self._fit(job)
-        last = around + (trial if searched else first)
+        trial, first, final, prepare = self._fit(job)
+        last = around + (final if searched else first)
         if not searched:
             return Piece("search", kind, str(job), prepare + last, ((prepare + last,),), job.local)
         whole = around + prepare + first + trials * trial + last
@@ -245,13 +253,14 @@ class Model:
             last = max(last, voxels * (own.prepare + passes.first * a_pass))
         return found + last
 
-    def _fit(self, job: FitJob) -> tuple[float, float, float]:
-        """Seconds of a trial, of a fit from the identity, and of what a process prepares once."""
+    def _fit(self, job: FitJob) -> tuple[float, float, float, float]:
+        """Seconds of a trial, of what comes before, of the selected fit, and of what a process prepares once."""
         own, extent = self.rates.calibrators[job.name.calibrator], self.extent
-        if own.solver == "adam":
-            epochs = self.experiment.epochs_of(job, MAX_EPOCHS)
-            mean = sum(min(epochs, stop) for stop in EPOCHS) / len(EPOCHS)
-            return mean * (own.each * extent.cal + own.judge * extent.val), 0.0, 0.0
+        if own.solver in EPOCHS:
+            epochs, stops = self.experiment.epochs_of(job, MAX_EPOCHS), EPOCHS[own.solver]
+            mean = sum(min(epochs, stop) for stop in stops) / len(stops)
+            trial = mean * (own.each * extent.cal + own.step + own.judge * extent.val)
+            return trial, 0.0, trial, 0.0
         passes = PASSES.get(job.name.calibrator, OTHERS)
         room = KEPT_BYTES / own.kept if own.kept else 0.0  # voxels that stay prepared, those of cal first
         again_cal, again_val = max(0.0, extent.cal - room), max(0.0, extent.val - max(0.0, room - extent.cal))
@@ -261,7 +270,20 @@ class Model:
             return voxels + own.begin + (count - 1) * own.step + own.judge * extent.val + own.prepare * again_val
 
         prepare = own.prepare * (extent.cal - again_cal + extent.val - again_val)
-        return fit(passes.trial), fit(passes.first), prepare
+        if not self._samples(job):
+            return fit(passes.trial), fit(passes.first), fit(passes.trial), prepare
+
+        def on_coreset(count: float) -> float:
+            return CORESET_VOXELS * (count * own.each + own.judge) + own.begin + (count - 1) * own.step
+
+        trial, drawn = on_coreset(passes.trial), 2 * own.first * (extent.cal + extent.val)
+        return trial, drawn + on_coreset(passes.first) + fit(WARM + 1), trial + fit(WARM) + fit(0), prepare
+
+    def _samples(self, job: FitJob) -> bool:
+        """Whether trials see a coreset."""
+        own, kind = self.rates.calibrators[job.name.calibrator], job.name.calibrator
+        fresh = partial(build, kind, self.extent.num_classes)
+        return takes_coreset(self.experiment.search, int(self.extent.cal), fresh, cast(SolverName, own.solver))
 
     @property
     def memory(self) -> int:

@@ -17,13 +17,16 @@ from lightning_calib.calibrators import Calibrator, PipelineName
 from lightning_calib.experiment.fitting import Fitted, PipelineFitter
 from lightning_calib.experiment.rows import CurveRow
 from lightning_calib.experiment.search.draws import TrialRow
+from lightning_calib.experiment.search.sampled import SearchOn
 from lightning_calib.experiment.search.shared_trials import TrialQueue
 from lightning_calib.experiment.search.space import Values
 from lightning_calib.experiment.search.trials import KeptTrials, Trials
 from lightning_calib.outputs.stored import StoredOutputsDataModule
 from lightning_calib.solvers import ConvergenceError, SolverName
-from lightning_calib.solvers.adam import MAX_EPOCHS
+from lightning_calib.solvers.epochs import MAX_EPOCHS
 from lightning_calib.tasks.calibration import CalibrationTask
+
+CANDIDATES = 5  # trials on a coreset that are judged on all voxels, at most
 
 
 class SearchError(RuntimeError):
@@ -106,6 +109,7 @@ def search(
     logger: Logger | None = None,
     on_trial: Callable[[TrialRow], None] | None = None,
     folder: Path | None = None,
+    search: SearchOn = "coreset",
 ) -> SearchResult:
     """Find the hyperparameters with the lowest NLL on ``val``, and the calibrator that belongs to them.
 
@@ -119,18 +123,19 @@ def search(
         data: its cases.
         trials: how many points to try, over all processes.
         seed: seed of the draws and of adam.
-        solver: ``newton``, ``slsqp``, ``adam`` or ``auto``.
+        solver: ``newton``, ``slsqp``, ``lbfgs``, ``adam`` or ``auto``.
         storage: a journal file, ``sqlite:///file.db`` or another database URL.
         accelerator: where fits run.
-        max_epochs: most epochs of adam.
+        max_epochs: most epochs of lbfgs and adam.
         logger: tracker that gets the trials.
         on_trial: called with the row of each trial that this process has run.
         folder: keep each trial as a file there; for this search alone.
+        search: ``coreset`` for trials on a sample of large data, ``exact`` for trials on all voxels.
 
     Raises:
         SearchError: if no trial came to a result.
     """
-    fitter = PipelineFitter(name, data, solver, seed, accelerator, max_epochs, folder)
+    fitter = PipelineFitter(name, data, solver, seed, accelerator, max_epochs, folder, search)
     return run_trials(fitter, trials, storage, logger, on_trial)
 
 
@@ -155,7 +160,23 @@ def run_trials(
             best = fitted
         if on_trial is not None:
             on_trial(row)
-    return select(fitter, kept.rows(), identity, best)
+    return select(fitter, judged(fitter, kept.rows()), identity, None if fitter.sampled else best)
+
+
+def judged(fitter: PipelineFitter, rows: list[TrialRow]) -> list[TrialRow]:
+    """Trials whose best is judged on all voxels of ``val``; of trials on a coreset, up to so many that seemed best.
+
+    Those rows say ``exact``: other ones hold the estimate that the trial saw.
+    """
+    if not fitter.sampled:
+        return rows
+    rows = [dict(row) for row in rows]
+    for _ in range(CANDIDATES):
+        best = min((row for row in rows if row["state"] == "complete"), key=_rank, default=None)
+        if best is None or best.get("exact"):
+            break
+        best |= {"val_nll": fitter.exact_nll(fitter.trial(best["values"])), "exact": True}
+    return rows
 
 
 def trials_of(fitter: PipelineFitter, trials: int, storage: str | Path | None = None) -> Trials:
@@ -172,7 +193,7 @@ def attempt_trial(
     """Fit a point and tell; a fit that did not converge is a failed trial."""
     fitted: Fitted | None = None
     try:
-        fitted = fitter(values)
+        fitted = fitter.trial(values)
         if not math.isfinite(fitted.val_nll):
             raise ConvergenceError(f"the NLL on val is {fitted.val_nll}")
         row = kept.tell(place, fitted.val_nll, values, passes=fitted.certificate["passes"])
@@ -198,11 +219,16 @@ def select(fitter: PipelineFitter, rows: list[TrialRow], identity: float, best: 
     done = [row for row in rows if row["state"] == "complete"]
     if not done:
         raise SearchError(f"no trial of {fitter.name} came to a result; the first error: {rows[0].get('error')}")
-    chosen = min(done, key=lambda row: (row["val_nll"], row["trial"]))
+    chosen = min(done, key=_rank)
     if not chosen["val_nll"] < identity:
         return SearchResult(fitter, identity, identity, rows)
     here = best if best is not None and best.values == chosen["values"] else None
     return SearchResult(fitter, identity, chosen["val_nll"], rows, chosen["values"], here)
+
+
+def _rank(row: TrialRow) -> tuple[float, int]:
+    """The lowest NLL is best, the first of equals."""
+    return row["val_nll"], row["trial"]
 
 
 def study_name(fitter: PipelineFitter) -> str:
@@ -211,5 +237,6 @@ def study_name(fitter: PipelineFitter) -> str:
     hashes = [(case.case_id, case.sha256) for case in data.store.manifest.cases]
     where = {"accelerator": fitter.accelerator, "max_epochs": fitter.max_epochs}
     facts = [asdict(data.split), hashes, data.cases.outside, fitter.solver, fitter.seed, where]
+    facts += ["coreset"] if fitter.sampled else []
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return f"{fitter.name}-repeat{data.repeat}-{digest}"

@@ -8,6 +8,7 @@ import torch
 from optuna import Trial
 
 from lightning_calib.calibrators import Calibrator
+from lightning_calib.solvers.fit import takes_epochs
 
 Values = dict[str, float | int]
 
@@ -64,9 +65,10 @@ class Space:
             >>> Space.of(build("ts", 3), "newton").names, Space.of(build("lts", 3), "adam").names
             ((), ('lr', 'patience', 'weight_decay'))
         """
-        if solver != "adam":
-            return cls(penalised_by(calibrator))
-        return cls(("lr", "patience", *penalised_by(calibrator), *calibrator.searched))
+        names = penalised_by(calibrator)
+        if takes_epochs(solver):
+            names = (*names, *calibrator.searched)
+        return cls(("lr", "patience", *names) if solver == "adam" else names)
 
     def suggest(self, trial: Trial) -> Values:
         """Draw a point."""

@@ -3,7 +3,6 @@
 A tracker that is opened again for the same results continues its run.
 """
 
-import csv
 import os
 import sys
 from argparse import Namespace
@@ -15,7 +14,7 @@ from typing import Any
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from lightning_calib.kit.files import write_csv, write_json
+from lightning_calib.kit.files import csv_lines, write_csv, write_json
 from lightning_calib.kit.registry import Registry
 
 
@@ -84,8 +83,7 @@ class CSVTracker(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append numbers."""
         with (self.folder / "metrics.csv").open("a", encoding="utf-8", newline="") as file:
-            rows = ([key, step or 0, float(value)] for key, value in metrics.items())
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            file.write(csv_lines([key, step or 0, float(value)] for key, value in metrics.items()))
 
     @rank_zero_only
     def log_table(self, key: str, columns: list[str], data: list[list[Any]]) -> None:

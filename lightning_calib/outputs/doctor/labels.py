@@ -71,7 +71,8 @@ class Agreement:
         members = sample.scores.shape[0] if self.manifest.keep == "pooled" else self.manifest.num_members
         shape = (members, self.manifest.num_classes, *sample.case.shape)
         names = ["member axis", "class axis", *(f"spatial axis {axis}" for axis in range(len(sample.case.shape)))]
-        first = 1 if self.manifest.keep == "pooled" else 0
+        ours = self.manifest.preprocessing is not None  # written by us from the images: members are where they belong
+        first = 1 if ours or self.manifest.keep == "pooled" else 0
         for a, b in combinations(range(first, len(shape)), 2):
             if shape[a] == shape[b] and not (a == 0 and b > 1):
                 yield f"{names[a]} and {names[b]} swapped", view_scores(sample, axes=(a, b))
@@ -132,8 +133,8 @@ class Agreement:
             "error",
             f"predictions hit {now:.0%} of each class's voxels on average, but {best:.0%} with classes in another "
             f"order: {listed}",
-            "labels were renumbered after training, or the class axis runs the other way",
-            "number labels and score channels in the same way, and import again",
+            "labels were renumbered after training, the class axis runs the other way, or networks are hardly trained",
+            "number labels and score channels in the same way, or train longer; then import or predict again",
         )
 
     def _suspects(self) -> dict[int, bool]:

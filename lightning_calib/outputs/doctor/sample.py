@@ -4,6 +4,7 @@ import zlib
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +84,8 @@ def view_scores(sample: Sample, axes: tuple[int, int] | None = None, flip: int |
         flip: an axis of ``S``.
     """
     maps = score_maps(sample.case)
-    place: list[Tensor] = list(torch.unravel_index(sample.index, sample.case.shape))
+    # torch's own unravel_index loads its symbolic shapes at the first call, and sympy with them.
+    place = [torch.from_numpy(axis) for axis in np.unravel_index(sample.index.numpy(), sample.case.shape)]
     if flip is not None:
         place[flip] = sample.case.shape[flip] - 1 - place[flip]
     swapped = maps if axes is None else maps.transpose(*axes)  # a view: nothing is read yet

@@ -55,13 +55,17 @@ def read_array(path: Path, key: str | None = None) -> ScoreFile:
         return ScoreFile(volume.array, volume.geometry)
     try:
         if name.endswith(".npy"):
-            return ScoreFile(np.load(path, allow_pickle=False))
-        with np.load(path, allow_pickle=False) as arrays:
-            return ScoreFile(arrays[_only(path, arrays.files, key)])
+            found = np.load(path, allow_pickle=False)
+        else:
+            with np.load(path, allow_pickle=False) as arrays:
+                found = arrays[_only(path, arrays.files, key)]
+        if found.dtype.kind not in "uifb":
+            raise ValueError(f"values of the type {found.dtype}")
     except StoreError:
         raise
     except Exception as problem:  # truncated, pickled or something else altogether: numpy and zipfile differ
         raise StoreError(f"{path} cannot be read as an array of numbers ({problem}): write it again") from problem
+    return ScoreFile(found)
 
 
 def read_target(path: Path) -> ScoreFile:

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_calib.datasets.readers import SUFFIXES, read_mask
+from lightning_calib.datasets.georeference import georeference
+from lightning_calib.datasets.readers import SUFFIXES, read_image, read_mask
+from lightning_calib.datasets.volume_reader import read_channels
 from lightning_calib.outputs.imports.arrays import (
     ScoreFile,
     arrange,
@@ -39,6 +41,8 @@ class ArrayFolders(CaseSource):
         target_key: name of the labels in the NPZ files of the scores, in place of ``targets``.
         class_axis: axis of the classes in each file; None for the first that is not the members'.
         member_axis: axis of the members in each file, where one file holds them all.
+        images: folder of the images with the same names: small pictures of them go into the store, and the place of
+            GeoTIFF images on Earth.
         regions: for networks with a sigmoid a channel, the labels of the region that each channel stands for, such as
             {whole: [1, 2, 3], core: [2, 3]}.
     """
@@ -51,6 +55,7 @@ class ArrayFolders(CaseSource):
     target_key: str | None = None
     class_axis: int | None = None
     member_axis: int | None = None
+    images: Path | None = None
     regions: dict[str, list[int]] | None = None
 
     def __post_init__(self) -> None:
@@ -66,9 +71,10 @@ class ArrayFolders(CaseSource):
             )
         self.files = paired_files("scores", self.folders)
         self.labels, self._valid = self._masks("target", self.targets), self._masks("mask", self.valid)
+        self._images = self._masks("image", self.images)
 
     def _masks(self, name: str, folder: Path | None) -> dict[str, Path]:
-        """Masks of all cases in a folder; none where no folder is named."""
+        """Masks or images of all cases in a folder; none where no folder is named."""
         found = {} if folder is None else array_files(folder, SUFFIXES)
         if folder is not None:
             pair(name, self.case_ids, list(found), folder)
@@ -92,8 +98,22 @@ class ArrayFolders(CaseSource):
         where = f"case {case_id} ({self.files[case_id][0]})"
         scores, zeros = self._declared(np.concatenate([array.array for array in found]), where)
         valid = read_mask(self._valid[case_id]) != 0 if self._valid else None
-        geometry = next((file.geometry for file in (*found, target) if file.geometry is not None), None)
-        return Imported(scores, target.array, valid, geometry, zeros)
+        image, place = self._image(case_id, target.array.shape)
+        geometry = next((file.geometry for file in (*found, target) if file.geometry is not None), place)
+        return Imported(scores, target.array, valid, geometry, zeros, image)
+
+    def _image(self, case_id: str, shape: tuple[int, ...]) -> tuple[Array | None, dict[str, Any] | None]:
+        """Image ``(channels, *S)`` of a case, where images are named, and its place on Earth."""
+        if not self._images:
+            return None, None
+        path = self._images[case_id]
+        flat = len(shape) == 2
+        image = np.moveaxis(read_image(path, alpha="drop"), 2, 0) if flat else read_channels(path).array
+        if image.shape[1:] != shape:
+            raise StoreError(
+                f"{path}: the image is {image.shape[1:]}, its labels {shape}; give images of the same size"
+            )
+        return image, georeference(path, shape) if flat else None
 
     def _declared(self, scores: Array, where: str) -> tuple[Array, int]:
         """Scores ``(M, C, *S)`` as the store holds them, and how many probabilities were lost."""

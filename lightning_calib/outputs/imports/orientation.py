@@ -1,43 +1,17 @@
 """How one label map must be turned to become another."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import permutations, product
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from lightning_calib.datasets.orientation import Orientation
 from lightning_calib.outputs.manifest import StoreError
 
 Array = NDArray[Any]
 
 _AGREEMENT = 0.999  # of labels: the rest is rounding at ties
-
-
-@dataclass(frozen=True)
-class Orientation:
-    """An order of spatial axes and which of them run the other way.
-
-    Attributes:
-        order: for each axis of the result, the axis that it was.
-        flips: for each axis of the result, whether it is reversed.
-    """
-
-    order: tuple[int, ...]
-    flips: tuple[bool, ...]
-
-    def apply(self, array: Array) -> Array:
-        """Turn the last axes of an array, as many as there are.
-
-        Example:
-            >>> Orientation((1, 0), (True, False)).apply(np.array([[[1, 2, 3], [4, 5, 6]]])).tolist()
-            [[[3, 6], [2, 5], [1, 4]]]
-        """
-        lead = array.ndim - len(self.order)
-        turned = array.transpose(*range(lead), *(lead + axis for axis in self.order))
-        flipped: Array = np.flip(turned, tuple(lead + axis for axis, flip in enumerate(self.flips) if flip))
-        return flipped
 
 
 def find_orientation(found: Array, wanted: Array, where: str) -> Orientation:
