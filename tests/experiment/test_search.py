@@ -24,8 +24,9 @@ from lightning_calib.experiment.plan import Experiment, FitJob
 from lightning_calib.experiment.search.draws import draw, round_of, rounds
 from lightning_calib.experiment.search.search import SearchError, search
 from lightning_calib.experiment.search.shared_trials import (
+    ABANDONED,
     LOST_AFTER,
-    ABANDONED, OWNER,
+    OWNER,
     TrialQueue,
     began,
     is_lost,
