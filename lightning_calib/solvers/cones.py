@@ -1,10 +1,12 @@
 """Coordinates of conditional matrix scaling."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from lightning_calib.calibrators import AffineCalibrator, ConeScaling
-from lightning_calib.functional.cones import cone_matrix, inverse_cone_matrix
+from lightning_calib.functional.cones import Cone, cone_matrix, inverse_cone_matrix
 from lightning_calib.solvers.coordinates import Coordinates
 
 
@@ -14,6 +16,8 @@ class ConeCoordinates(Coordinates):
     The first row of ``W'`` and ``b'_1`` are free; ``A`` and the gaps of the bias are at least 0.
     """
 
+    by_rows: ClassVar[bool] = False
+
     def __init__(self, calibrator: AffineCalibrator) -> None:
         assert isinstance(calibrator, ConeScaling)
         if calibrator.parametrization != "clamp":
@@ -22,8 +26,7 @@ class ConeCoordinates(Coordinates):
                 f"{calibrator.parametrization!r}, whose weights cannot be 0; build it with 'clamp' or fit with adam"
             )
         num_classes = calibrator.num_classes
-        self.to_gaps = cone_matrix(num_classes, calibrator.cone)
-        self.from_gaps = inverse_cone_matrix(num_classes, calibrator.cone)
+        self.cone = calibrator.cone
         width = num_classes + 1
         places = [place for place in range(num_classes * width) if place < width or place % width]
         self.used = torch.tensor(places)  # of the coordinates in [W' | b']: below the first row, no first column
@@ -52,19 +55,52 @@ class ConeCoordinates(Coordinates):
         shape = (*theta.shape[:-1], self.num_classes * (self.num_classes + 1))
         conjugate = theta.new_zeros(shape).index_copy_(-1, self.used, theta)
         conjugate = torch.unflatten(conjugate, -1, (self.num_classes, self.num_classes + 1))
-        inner = torch.cat([conjugate[..., :-1] @ self.to_gaps, conjugate[..., -1:]], dim=-1)
-        return self.from_gaps @ inner
+        inner = torch.cat([to_gaps_transposed(conjugate[..., :-1], self.cone), conjugate[..., -1:]], dim=-1)
+        return from_gaps(inner.mT, self.cone).mT
 
     def pullback(self, gradient: Tensor) -> Tensor:
         """Transpose of :meth:`affine`."""
-        return self._back(gradient, self.from_gaps, self.to_gaps)
+        rows = from_gaps_transposed(gradient.mT, self.cone).mT
+        conjugate = torch.cat([to_gaps(rows[..., :-1], self.cone), rows[..., -1:]], dim=-1)
+        return conjugate.flatten(-2)[..., self.used]
 
     def pullback_squares(self, curvature: Tensor) -> Tensor:
         """The matrices hold -1, 0 and 1: their squares are their magnitudes."""
-        return self._back(curvature, self.from_gaps.abs(), self.to_gaps.abs())
-
-    def _back(self, values: Tensor, from_gaps: Tensor, to_gaps: Tensor) -> Tensor:
-        """Products with the transposed matrices, at the places that are used."""
-        rows = from_gaps.T @ values
-        conjugate = torch.cat([rows[..., :-1] @ to_gaps.T, rows[..., -1:]], dim=-1)
+        to, back = (make(self.num_classes, self.cone).abs() for make in (cone_matrix, inverse_cone_matrix))
+        rows = back.T @ curvature
+        conjugate = torch.cat([rows[..., :-1] @ to.T, rows[..., -1:]], dim=-1)
         return conjugate.flatten(-2)[..., self.used]
+
+
+def to_gaps(values: Tensor, cone: Cone) -> Tensor:
+    """``G x`` for each row ``x (..., C)``, without the matrix.
+
+    Example:
+        >>> to_gaps(torch.tensor([5.0, 3.0, 1.0]), "argmax"), to_gaps(torch.tensor([5.0, 3.0, 1.0]), "order")
+        (tensor([5., 2., 4.]), tensor([5., 2., 2.]))
+    """
+    first = values[..., :1]
+    above = first if cone == "argmax" else values[..., :-1]
+    return torch.cat([first, above - values[..., 1:]], dim=-1)
+
+
+def to_gaps_transposed(values: Tensor, cone: Cone) -> Tensor:
+    """``G^T x`` for each row ``x (..., C)``."""
+    below = values[..., 1:]
+    if cone == "argmax":
+        return torch.cat([values.sum(-1, keepdim=True), -below], dim=-1)
+    shifted = torch.cat([values[..., :1] + below[..., :1], below[..., 1:], torch.zeros_like(below[..., :1])], dim=-1)
+    return torch.cat([shifted[..., :1], shifted[..., 1:] - below], dim=-1)
+
+
+def from_gaps(values: Tensor, cone: Cone) -> Tensor:
+    """``G^{-1} x`` for each row ``x (..., C)``."""
+    first, below = values[..., :1], values[..., 1:]
+    return torch.cat([first, first - (below if cone == "argmax" else below.cumsum(-1))], dim=-1)
+
+
+def from_gaps_transposed(values: Tensor, cone: Cone) -> Tensor:
+    """``G^{-T} x`` for each row ``x (..., C)``."""
+    below = values[..., 1:]
+    summed = below if cone == "argmax" else below.flip(-1).cumsum(-1).flip(-1)
+    return torch.cat([values.sum(-1, keepdim=True), -summed], dim=-1)

@@ -25,6 +25,8 @@ class Coordinates:
 
     Attributes:
         small: whether the Hessian is small however many classes there are.
+        by_rows: whether products with the Hessian are worth a preconditioner by rows: there are no bounds, which would
+            ask for another factorisation with every change of what is at them.
         width: numbers that are kept of a voxel, ``R``.
         values: numbers of a voxel that a step works with.
         lower: bounds from below ``(P,)``, infinite where there is none.
@@ -32,6 +34,7 @@ class Coordinates:
     """
 
     small: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = True
     calibrator: AffineCalibrator
 
     def __init__(self, calibrator: AffineCalibrator) -> None:
@@ -77,6 +80,14 @@ class Coordinates:
         """
         moments = torch.cat([features.square(), torch.ones_like(features[:1])]) @ weight
         return self.pullback_squares(moments.expand(self.num_classes, -1)) / self.num_classes
+
+    def rows(self) -> Tensor:
+        """Places ``(C, K)`` of the coordinates that give each class its score."""
+        return torch.arange(self.size).view(self.num_classes, -1)
+
+    def seen_by_rows(self, features: Tensor) -> Tensor:
+        """What each row multiplies ``(K, m)``, of features ``x (C, m)``."""
+        return torch.cat([features, torch.ones_like(features[:1])])
 
     def strengths(self, lam: float, mu: float) -> Tensor:
         """Factors of the squared entries of ``[W | b] (C, C + 1)`` in the penalty."""
@@ -226,6 +237,15 @@ class ConstrainedCoordinates(Coordinates):
         last = curvature[..., -2]
         free = curvature[..., :-2] + last.unsqueeze(-1)
         return torch.cat([free.flatten(-2), last.sum(-1, keepdim=True), curvature[..., -1]], dim=-1)
+
+    def rows(self) -> Tensor:
+        """``[F | b]``, all but the row sum."""
+        free, _, bias = self._split(torch.arange(self.size))
+        return torch.cat([free, bias.unsqueeze(-1)], dim=-1)
+
+    def seen_by_rows(self, features: Tensor) -> Tensor:
+        """Differences to the last feature."""
+        return super().seen_by_rows(features[:-1] - features[-1:])
 
     def _split(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``F (..., C, C-1)``, ``s (..., 1)``, ``b (..., C)``."""

@@ -50,9 +50,9 @@ def is_dense(coordinates: Coordinates) -> bool:
     return coordinates.small or (coordinates.num_classes <= DENSE_CLASSES and fits)
 
 
-def hessian_at(model: SampleModel, theta: Tensor) -> Hessian:
+def hessian_at(model: SampleModel, theta: Tensor, exact: bool = False) -> Hessian:
     """Dense where that is small enough."""
-    return DenseHessian(model, theta) if is_dense(model.coordinates) else ProductHessian(model, theta)
+    return DenseHessian(model, theta, exact) if is_dense(model.coordinates) else ProductHessian(model, theta)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Curvature:
             self.forget()
             self.base = theta
         if self._hessian is None:
-            self._hessian = hessian_at(model, self.base)
+            self._hessian = hessian_at(model, self.base, model.complete)  # its minimum was missed by rounding alone
             for step, change in self.corrections:
                 self._hessian.update(step, change)
         return self._hessian

@@ -46,9 +46,9 @@ def quadratic_minimum(hessian: Hessian, gradient: Tensor, lower: Tensor, upper: 
         upper: bounds ``(P,)``.
         tolerance: largest entry of the projected gradient to stop at.
     """
-    step, free = torch.zeros_like(gradient), torch.full_like(gradient, torch.inf)
+    step, slope, free = torch.zeros_like(gradient), gradient, torch.full_like(gradient, torch.inf)
     for _ in range(QUADRATIC_STEPS):
-        slope, last = gradient + hessian.product(step), free
+        last = free
         free = projected_gradient(step, slope, lower, upper)
         refined = torch.equal(free != 0, last != 0) and free.abs().max() > last.abs().max() / 2
         if free.abs().max() <= tolerance or refined:  # the same equations again: what is left is rounding
@@ -57,7 +57,7 @@ def quadratic_minimum(hessian: Hessian, gradient: Tensor, lower: Tensor, upper: 
         trial = _arc(hessian, step, slope, direction, lower, upper)
         if torch.equal(trial, step):
             break
-        step = trial
+        step, slope = trial, gradient + hessian.product(trial)
     return step
 
 
