@@ -13,6 +13,7 @@ STAGES = ("train", "predict", "run", "study", "decide", "publish", "peers")
 # The paper's pipelines, and what is beyond it; stacks of a run are fitted on groups of ``cal``.
 PIPELINES = "paper,gs(p),fts(p),fts_net(p),case_ts(p),stack(p),stack(z)"
 CHECKED = "cms_op(p)"  # what decisions are made on: it keeps every mask
+PEER_VOXELS = 400_000  # some of the other libraries take minutes for a million
 QUICK = "ts(z),ms(z),cdc(z)"  # for studies that fit anew
 
 
@@ -186,6 +187,7 @@ def _publish(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
 
 def _peers(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
     line = ["benchmarks/outputs.py", "--outputs", place.folder(dataset, "outputs"), "--threads", "1"]
+    line += ["--voxels", str(PEER_VOXELS)]
     parts = yaml.safe_load(Path(f"configs/calibrate/{dataset.name}.yaml").read_text(encoding="utf-8"))
     sizes = [text for name, size in parts.items() for text in (f"--{name}", json.dumps(size))]
     yield "peers", [*line, *sizes, *dataset.peers]

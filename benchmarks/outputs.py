@@ -4,6 +4,7 @@ python benchmarks/outputs.py --outputs runs/hippocampus/outputs --cal 50 --val 3
 """
 
 import logging
+import time
 import warnings
 
 import torch
@@ -18,7 +19,7 @@ from lightning_calib.functional.pooling import Pooling
 from lightning_calib.outputs.stored import Size, StoredOutputsDataModule
 from lightning_calib.solvers import fit
 
-HEADER = ("fit", "library", "NLL on cal", "NLL on test", "ECE on test", "argmax changed", "seconds", "MiB")
+HEADER = ("fit", "library", "NLL on cal", "NLL on test", "ECE on test", "argmax changed", "CPU seconds", "MiB")
 BINS = 50
 
 
@@ -30,6 +31,15 @@ def scores(log_probs: Tensor, target: Tensor) -> tuple[float, float]:
     bins = (confidence * BINS).long().clamp(max=BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, confidence - correct)
     return nll, float(gaps.abs().sum() / len(target))
+
+
+def some(voxels: tuple[Tensor, Tensor], most: int | None) -> tuple[Tensor, Tensor]:
+    """Logits ``(n, C)`` and labels of at most so many voxels, the same whenever it is called."""
+    logits, target = voxels
+    if most is None or len(target) <= most:
+        return voxels
+    chosen = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[:most].sort().values
+    return logits[chosen], target[chosen]
 
 
 def ours(name: str, logits: Tensor, target: Tensor) -> LogProbs:
@@ -50,6 +60,7 @@ def main(
     fits: list[str] = ["ts", "vs", "ms", "dc"],  # noqa: B006  # jsonargparse shows it
     libraries: list[str] = ["lightning_calib", *PEERS],  # noqa: B006
     threads: int = 2,
+    voxels: int | None = None,
 ) -> None:
     """Print the table.
 
@@ -64,13 +75,14 @@ def main(
         fits: calibrators to fit.
         libraries: whose fits to run, where they have them.
         threads: processor cores to use.
+        voxels: how many voxels of a part are taken at most, at random; all by default.
     """
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     data = StoredOutputsDataModule(outputs, pooling, repeat, cal, val, test, group_aware=group_aware)
-    logits, target = stored_voxels(data, "cal")
-    held_out, held_out_target = stored_voxels(data, "test")
+    logits, target = some(stored_voxels(data, "cal"), voxels)
+    held_out, held_out_target = some(stored_voxels(data, "test"), voxels)
     print(f"{outputs}, {pooling}: {len(target):,} voxels of {logits.shape[1]} classes to fit, ", end="")
     print(f"{len(held_out_target):,} to score, {torch.get_num_threads()} threads")
     before = held_out.argmax(1)
@@ -78,10 +90,12 @@ def main(
     for name in fits:
         have = {"lightning_calib": ours, **{k: peer for k, (peer, names) in PEERS.items() if name in names}}
         for library, function in ((k, have[k]) for k in libraries if k in have):
+            began = time.process_time()
             run = measure(lambda: function(name, logits, target))  # noqa: B023
+            seconds = time.process_time() - began
             figures = _scores_of(run.value, logits, target, held_out, held_out_target)
             changed = float((run.value(held_out).argmax(1) != before).double().mean())
-            rows.append(_row(name, library, *figures, f"{changed:.2%}", f"{run.seconds:.2f}", f"{run.mebibytes:.0f}"))
+            rows.append(_row(name, library, *figures, f"{changed:.2%}", f"{seconds:.2f}", f"{run.mebibytes:.0f}"))
             print("  ".join(rows[-1]), flush=True)
     print(markdown(HEADER, rows))
 
