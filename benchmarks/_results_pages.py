@@ -76,7 +76,7 @@ def dataset_blocks(dataset: DataSet, run: Path, journal: Journal, pictures: Path
         "decisions": decisions(dataset, journal),
         "peers": table_in(journal.text("peers")),
         "published": fenced(journal.text("publish")),
-    }
+    } | ({"random": fenced(journal.text("show-random"))} if dataset.near_copies else {})
 
 
 def commands(journal: Journal) -> str:

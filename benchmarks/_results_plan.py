@@ -13,6 +13,7 @@ STAGES = ("train", "predict", "run", "study", "decide", "publish", "peers")
 # The paper's pipelines, and what is beyond it; stacks of a run are fitted on groups of ``cal``.
 PIPELINES = "paper,gs(p),fts(p),fts_net(p),case_ts(p),stack(p),stack(z)"
 CHECKED = "cms_op(p)"  # what decisions are made on: it keeps every mask
+MISLED = "identity(p),ts(p),cdc(p),cms_op(p)"  # for a partition that parts near copies
 PEER_VOXELS = 400_000  # some of the other libraries take minutes for a million
 QUICK = "ts(z),ms(z),cdc(z)"  # for studies that fit anew
 
@@ -32,6 +33,7 @@ class DataSet:
         images: whether images can be corrupted, for the study of shifts.
         subsets: patterns of case ids, for the study of parts of the test cases.
         peers: further options of the fits of other libraries.
+        near_copies: whether cases of a group are near copies, so that a partition at random is misled.
     """
 
     name: str
@@ -44,6 +46,7 @@ class DataSet:
     images: bool = True
     subsets: dict[str, str] = field(default_factory=dict)
     peers: tuple[str, ...] = ()
+    near_copies: bool = False
 
 
 BF16 = ("--trainer.precision", "bf16-mixed")
@@ -57,6 +60,7 @@ DATASETS = (
         control=("--group_level", "case"),
         subsets={"0016E5": "0016E5*", "0001TP": "0001TP*", "Seq05VD": "Seq05VD*"},
         peers=("--fits", "[ts, ms, cms_ap]"),
+        near_copies=True,
     ),
     DataSet("massroads_crops", "massroads", ("road",), BF16, 0.2, level=0.8),
     DataSet(
@@ -145,6 +149,13 @@ def _run(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
     line += ["--outputs", place.folder(dataset, "outputs"), "--pipelines", PIPELINES, "--selection", "groups"]
     yield "run", [*line, "--repeats", str(place.repeats), "--trials", str(place.trials), *_jobs(place)]
     yield "show", ["calibrate.py", "show", "--calibration", place.folder(dataset, "calibration")]
+    if dataset.near_copies:
+        where = place.folder(dataset, "random/calibration")
+        line = ["calibrate.py", "run", "--config", f"configs/calibrate/{dataset.name}.yaml", "--group_aware", "false"]
+        line += ["--outputs", place.folder(dataset, "outputs"), "--calibration", where, "--pipelines", MISLED]
+        line += ["--selection", "paper", "--repeats", str(place.repeats), "--trials", str(place.trials), *_jobs(place)]
+        yield "run-random", line
+        yield "show-random", ["calibrate.py", "show", "--calibration", where]
 
 
 def _study(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
