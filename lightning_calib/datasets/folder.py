@@ -15,6 +15,8 @@ from lightning_calib.datasets.readers import PICTURES, SERIES, VOLUMES, Alpha, l
 from lightning_calib.datasets.splits import divide, divide_by_name
 from lightning_calib.datasets.transforms import Normalization
 
+BLACK_AND_WHITE = (0, 255)
+
 
 class Folder(ImageDataModule):
     """Images in ``images/`` and masks of the same names in ``masks/``: PNG, JPEG, TIFF, WebP, BMP, GIF, NPY.
@@ -27,7 +29,8 @@ class Folder(ImageDataModule):
         image_suffix: end of the images' names that is no part of the case's, such as ``_training``.
         mask_suffix: the same of masks, such as ``_seg``.
         mask_values: what masks hold for class 0, 1, ..., such as ``[0, 255]``; None if the class numbers.
-        mask_threshold: masks are shades of grey: what is above it is the second of two classes.
+        mask_threshold: masks are shades of grey: what is above it is the second of two classes. Masks of ``apply``
+            then hold ``mask_values``, by default black and white, ``[0, 255]``.
         ignore_label: value in masks that counts nowhere.
         background_class: number of the background class; None where every class counts alike.
         group_regex: expression whose parentheses find groups in a file's name, such as the patient; several pairs for
@@ -75,11 +78,11 @@ class Folder(ImageDataModule):
         super().__init__(**options)
         self.root, self.class_names, self.name = Path(root), list(class_names), Path(root).name
         self.ignore_index, self.background, self.any_orientation = ignore_label, background_class, all_orientations
-        self.mask_values = check_values(mask_values, class_names, ignore_label)
+        if mask_threshold is not None and (ignore_label is not None or len(class_names) != 2):
+            raise ValueError("mask_threshold is for two classes, without ignore_label")
+        shades = list(BLACK_AND_WHITE) if mask_threshold is not None and mask_values is None else mask_values
+        self.mask_values = check_values(shades, class_names, ignore_label)
         self.picture_reader = ReadPicture(self.mask_values, ignore_label, alpha, channels_first, mask_threshold)
-        others = mask_values is not None or ignore_label is not None
-        if mask_threshold is not None and (others or len(class_names) != 2):
-            raise ValueError("mask_threshold is for two classes, without mask_values and ignore_label")
         cases, problems = pair_folders(
             self.root / images, self.root / masks, suffixes=(*PICTURES, ".npy"), endings=(image_suffix, mask_suffix)
         )

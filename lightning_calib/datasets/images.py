@@ -32,7 +32,8 @@ class ReadPicture:
         ignore_index: value that is kept as it is.
         alpha: what becomes of transparency (see :func:`~lightning_calib.datasets.readers.read_image`).
         channels_first: NPY images are ``(channels, H, W)``.
-        mask_threshold: masks are shades of grey: what is above it is class 1, the rest class 0.
+        mask_threshold: masks are shades of grey: what is above it is class 1, the rest class 0, whatever
+            ``mask_values`` says of masks that are written.
     """
 
     mask_values: tuple[int, ...] | None = None

@@ -156,10 +156,13 @@ def test_masks_that_hold_other_values_get_one_line_and_the_remedy(tmp_path):
     assert [thresholded.facts[name]["counts"] for name in sound.facts] == [
         facts["counts"] for facts in sound.facts.values()
     ]
+    assert thresholded.preprocessing.mask_values == (0, 255)  # what masks of apply hold
+    own = Folder(root, ["no", "yes"], mask_threshold=127, mask_values=[0, 9])
+    assert own.facts == thresholded.facts
+    assert own.preprocessing.mask_values == (0, 9)
     for names, options in (
         (NAMES, {}),
         (["no", "yes"], {"ignore_label": 255}),
-        (["no", "yes"], {"mask_values": [0, 9]}),
     ):
         with pytest.raises(ValueError, match="mask_threshold is for two classes"):
             Folder(root, names, mask_threshold=127, **options)
