@@ -93,6 +93,7 @@ class Place:
         epochs: of each training; None for those of the config file.
         repeats: partitions of the pool set.
         trials: of each search.
+        lts_trials: of each search of local temperatures, where there is a weight decay to find and nothing else.
     """
 
     data: Path
@@ -103,6 +104,7 @@ class Place:
     epochs: int | None = None
     repeats: int = 3
     trials: int = 20
+    lts_trials: int = 4
 
     def folder(self, dataset: DataSet, name: str) -> str:
         """A folder of a data set's run."""
@@ -147,7 +149,8 @@ def _predict(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
 def _run(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
     line = ["calibrate.py", "run", "--config", f"configs/calibrate/{dataset.name}.yaml"]
     line += ["--outputs", place.folder(dataset, "outputs"), "--pipelines", PIPELINES, "--selection", "groups"]
-    yield "run", [*line, "--repeats", str(place.repeats), "--trials", str(place.trials), *_jobs(place)]
+    line += ["--repeats", str(place.repeats), "--trials", str(place.trials), "--lts_trials", str(place.lts_trials)]
+    yield "run", [*line, *_jobs(place)]
     yield "show", ["calibrate.py", "show", "--calibration", place.folder(dataset, "calibration")]
     if dataset.near_copies:
         where = place.folder(dataset, "random/calibration")

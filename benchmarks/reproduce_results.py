@@ -58,6 +58,7 @@ def main(
     epochs: int | None = None,
     repeats: int = 3,
     trials: int = 20,
+    lts_trials: int = 4,
     workers: int = 2,
     executor: str = "local",
     pages: Path | None = None,
@@ -73,12 +74,13 @@ def main(
         epochs: of each training; by default those of its config file.
         repeats: partitions of each pool set.
         trials: of each search.
+        lts_trials: of each search of local temperatures.
         workers: processes at a time, in training and after it.
         executor: where jobs run.
         pages: folder of the pages whose blocks are written anew; none by default.
     """
     chosen = [dataset for dataset in DATASETS if dataset.name in datasets]
-    place = Place(data.resolve(), runs.resolve(), members, workers, executor, epochs, repeats, trials)
+    place = Place(data.resolve(), runs.resolve(), members, workers, executor, epochs, repeats, trials, lts_trials)
     failed = [text for dataset in chosen for text in work(dataset, place, stages)]
     if pages is not None:
         fill_pages(pages, place.runs, chosen)
