@@ -10,6 +10,8 @@ import yaml
 
 STAGES = ("train", "predict", "run", "study", "decide", "publish", "peers")
 
+SCALE = "street"  # the data set that tests scale, not calibration
+
 # The paper's pipelines, and what is beyond it; stacks of a run are fitted on groups of ``cal``.
 PIPELINES = "paper,gs(p),fts(p),fts_net(p),case_ts(p),stack(p),stack(z)"
 CHECKED = "cms_op(p)"  # what decisions are made on: it keeps every mask
@@ -173,6 +175,12 @@ def _study(dataset: DataSet, place: Place) -> Iterator[tuple[str, list[str]]]:
     for name, line in options.items():
         yield f"study-{name}", ["calibrate.py", "study", name, *where, *line]
     yield "report", ["calibrate.py", "report", "--calibration", place.folder(dataset, "calibration")]
+
+
+def scale_step(place: Place, cases: Sequence[int]) -> Step:
+    """The whole protocol on made-up outputs of Cityscapes' size."""
+    line = ["benchmarks/street_scale.py", "--folder", str(place.runs / SCALE), "--cases", json.dumps(list(cases))]
+    return Step("scale", "scale", (*line, "--workers", str(place.workers)))
 
 
 def _sizes(members: int) -> str:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from _results_journal import Journal
-from _results_pages import beside_the_paper, claim_rows, dataset_blocks, summary_rows, write_page
-from _results_plan import DATASETS, STAGES, DataSet, Place, steps
+from _results_pages import beside_the_paper, claim_rows, dataset_blocks, summary_rows, table_in, write_page
+from _results_plan import DATASETS, SCALE, STAGES, DataSet, Place, scale_step, steps
 from jsonargparse import auto_cli
 
 Name = Literal["hippocampus", "camvid", "massroads_crops", "nuclei"]
-Stage = Literal["train", "predict", "run", "study", "decide", "publish", "peers"]
+Stage = Literal["train", "predict", "run", "study", "decide", "publish", "peers", "scale"]
 PAGES = {"massroads_crops": "massroads"}  # pages with names of their own
 
 
@@ -45,6 +45,7 @@ def fill_pages(pages: Path, runs: Path, datasets: list[DataSet]) -> None:
         print(f"wrote {page}")
     if len(done) == len(DATASETS):
         index = {"summary": summary_rows(done), "claims": claim_rows(done), "paper": beside_the_paper(done)}
+        index |= {"scale": table_in(Journal(runs / SCALE / "results").text("scale"))}
         write_page(pages / "index.md", lambda: index)
         print(f"wrote {pages / 'index.md'}")
 
@@ -53,12 +54,13 @@ def main(
     data: Path,
     runs: Path = Path("runs"),
     datasets: list[Name] = [dataset.name for dataset in DATASETS],  # noqa: B006
-    stages: list[Stage] = list(STAGES),  # noqa: B006
+    stages: list[Stage] = [*STAGES, "scale"],  # noqa: B006
     members: int = 5,
     epochs: int | None = None,
     repeats: int = 3,
     trials: int = 20,
     lts_trials: int = 4,
+    scale_cases: list[int] = [8, 16, 32],  # noqa: B006
     workers: int = 2,
     executor: str = "local",
     pages: Path | None = None,
@@ -75,6 +77,7 @@ def main(
         repeats: partitions of each pool set.
         trials: of each search.
         lts_trials: of each search of local temperatures.
+        scale_cases: numbers of images of Cityscapes' size that the protocol is tried on, besides the data sets.
         workers: processes at a time, in training and after it.
         executor: where jobs run.
         pages: folder of the pages whose blocks are written anew; none by default.
@@ -82,6 +85,8 @@ def main(
     chosen = [dataset for dataset in DATASETS if dataset.name in datasets]
     place = Place(data.resolve(), runs.resolve(), members, workers, executor, epochs, repeats, trials, lts_trials)
     failed = [text for dataset in chosen for text in work(dataset, place, stages)]
+    if "scale" in stages and not Journal(place.runs / SCALE / "results").do(scale_step(place, scale_cases)):
+        failed.append(f"{SCALE}: scale")
     if pages is not None:
         fill_pages(pages, place.runs, chosen)
     for text in failed:

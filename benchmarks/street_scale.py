@@ -89,7 +89,7 @@ def main(
         trials: of each search.
         workers: processes at a time, one thread each.
     """
-    journal, rows = Journal(folder / "results"), []
+    journal, rows = Journal(folder / "runs"), []
     for number in cases:
         place = folder / str(number)
         make_store(place / "outputs", number, size)

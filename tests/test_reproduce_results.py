@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import _results_journal
 import _results_pages
 import publish_outputs
-from _results_plan import DATASETS, STAGES, Place, Step, steps
+from _results_plan import DATASETS, STAGES, Place, Step, scale_step, steps
 
 ROOT = Path(__file__).parents[1]
 MAINS = {"train.py": train, "calibrate.py": calibrate}
@@ -48,6 +48,13 @@ def test_all_data_sets_have_configs_and_names_of_their_own(monkeypatch):
         names = [step.name for step in lines(dataset)]
         assert len(set(names)) == len(names)
     assert not [step for step in lines(DATASETS[0]) if "corruption" in step.line]  # volumes cannot be corrupted
+
+
+def test_the_data_set_of_scale_is_a_script_of_this_release(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    step = scale_step(Place(Path("data"), Path("runs")), [8, 16])
+    assert (ROOT / step.line[0]).is_file()
+    assert json.loads(step.line[step.line.index("--cases") + 1]) == [8, 16]
 
 
 def test_commands_are_run_once_and_failures_again(tmp_path):
