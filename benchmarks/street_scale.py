@@ -95,7 +95,7 @@ def main(
         make_store(place / "outputs", number, size)
         line = ["calibrate.py", "run", "--outputs", str(place / "outputs"), "--pipelines", pipelines, "--repeats", "1"]
         line += ["--cal", "0.25", "--val", "0.25", "--trials", str(trials), "--workers", str(workers)]
-        line += ["--selection", "paper", "--report", "false"]
+        line += ["--lts_trials", "4", "--selection", "paper", "--report", "false"]
         if journal.do(Step("scale", f"run-{number}", tuple(line))):
             rows.append(row(place, number, journal))
     print(markdown(HEADER, rows))
