@@ -16,8 +16,9 @@ EXACT_VOXELS = 4096
 
 CG_TOLERANCE, CG_STEPS = 0.1, 20
 
-# Voxels of a row's block in the preconditioner, for each of its coordinates; and how far it is moved to the diagonal.
-BLOCK_VOXELS, LIFT, TINY = 4, 0.05, 1e-30
+# Blocks of the preconditioner: voxels for each coordinate, how far they are moved to the diagonal, and entries of all of
+# them together (128 MiB, up to 322 classes), beyond which the diagonal serves.
+BLOCK_VOXELS, LIFT, TINY, BLOCK_ENTRIES = 4, 0.05, 1e-30, 2**25
 
 
 class Hessian(Protocol):
@@ -107,7 +108,8 @@ class ProductHessian:
         spread = self.probs * (1 - self.probs) * self.weight
         data = model.coordinates.pullback_squares((spread @ self.design.square().T).double())
         self.diagonal = (data + model.regularizer.diagonal()).clamp(min=1e-12)
-        self.blocks = RowBlocks(model, spread, self.diagonal) if model.coordinates.by_rows else None
+        blocked = model.coordinates.by_rows and model.coordinates.num_classes**3 <= BLOCK_ENTRIES
+        self.blocks = RowBlocks(model, spread, self.diagonal) if blocked else None
         self.damping: Tensor | float = 0.0
         self.updates: list[tuple[Tensor, Tensor]] = []
 
