@@ -16,8 +16,8 @@ EXACT_VOXELS = 4096
 
 CG_TOLERANCE, CG_STEPS = 0.1, 20
 
-# Blocks of the preconditioner: voxels for each coordinate, how far they are moved to the diagonal, and entries of all of
-# them together (128 MiB, up to 322 classes), beyond which the diagonal serves.
+# Blocks of the preconditioner: voxels for each coordinate, how far they are moved to the diagonal, and entries of all
+# together (128 MiB, up to 322 classes), beyond which the diagonal serves.
 BLOCK_VOXELS, LIFT, TINY, BLOCK_ENTRIES = 4, 0.05, 1e-30, 2**25
 
 
