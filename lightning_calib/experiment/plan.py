@@ -108,7 +108,8 @@ class Experiment:
         group_level: keep groups of this level whole, such as site; None leaves it to ``group_aware``.
         outside: what voxels that were never predicted count as.
         solver: ``auto`` for the exact one of each calibrator, or ``adam`` for the paper's.
-        lts_trials: trials for calibrators that look at neighbours, which are slow on CPUs; None for ``trials``.
+        lts_trials: trials for calibrators that look at neighbours or are fitted by lbfgs (``lts``, ``lts_ti``,
+            ``fts_net``), which takes longest; None for ``trials``.
         lts_epochs: largest number of epochs of such calibrators.
         threads: threads that each job uses.
         members: size of the ensemble: its first members count; None for all.
@@ -200,9 +201,8 @@ class Experiment:
 
     def trials_of(self, job: FitJob) -> int:
         """Trials that a job gets."""
-        if job.local and self.lts_trials is not None:
-            return self.lts_trials
-        return self.trials
+        slow = job.local or job.name.cls.solver == "lbfgs"
+        return self.lts_trials if slow and self.lts_trials is not None else self.trials
 
     def epochs_of(self, job: FitJob, default: int) -> int:
         """Most epochs that a job gets of adam."""

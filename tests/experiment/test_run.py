@@ -319,6 +319,15 @@ def test_a_second_run_in_the_folder_is_refused_and_harms_nothing(small_outputs, 
     assert half_written.is_file()
 
 
+def test_what_is_fitted_on_neighbourhoods_gets_trials_of_its_own(small_outputs):
+    slow = small_experiment(small_outputs, trials=7, lts_trials=3)
+    trials = {
+        name: slow.trials_of(FitJob(0, name)) for name in ("lts(z)", "lts_ti(p)", "fts_net(p)", "fts(p)", "ms(z)")
+    }
+    assert trials == {"lts(z)": 3, "lts_ti(p)": 3, "fts_net(p)": 3, "fts(p)": 7, "ms(z)": 7}
+    assert small_experiment(small_outputs, trials=7, lts_trials=None).trials_of(FitJob(0, "fts_net(p)")) == 7
+
+
 def test_an_empty_part_is_found_before_anything_is_fitted(small_outputs, tmp_path):
     with pytest.raises(ValueError, match="test of repeat 0 has no cases"):
         run_small(small_outputs, tmp_path, cal=6, val=6)
