@@ -36,14 +36,14 @@ def work(dataset: DataSet, place: Place, stages: list[Stage]) -> list[str]:
 
 
 def fill_pages(pages: Path, runs: Path, datasets: list[DataSet]) -> None:
-    """Write the blocks of the pages of data sets that are done, and of the index over them."""
-    done = {dataset.name: runs / dataset.name for dataset in datasets if (runs / dataset.name / "report").is_dir()}
+    """Write the blocks of the pages of data sets that are done, and of the index over all that are."""
+    done = {dataset.name: runs / dataset.name for dataset in DATASETS if (runs / dataset.name / "report").is_dir()}
     for dataset in (dataset for dataset in datasets if dataset.name in done):
         page = pages / f"{PAGES.get(dataset.name, dataset.name)}.md"
         run, pictures = done[dataset.name], pages.parent / "images" / page.stem
         write_page(page, lambda d=dataset, r=run, to=pictures: dataset_blocks(d, r, Journal(r / "results"), to))
         print(f"wrote {page}")
-    if len(done) == len(DATASETS):
+    if done:
         index = {"summary": summary_rows(done), "claims": claim_rows(done), "paper": beside_the_paper(done)}
         index |= {"scale": table_in(Journal(runs / SCALE / "results").text("scale"))}
         write_page(pages / "index.md", lambda: index)
