@@ -57,7 +57,7 @@ def ace_draws(results: Results, names: Sequence[str]) -> tuple[Floats, Floats] |
     """ACE of pipelines ``(n,)`` and its bootstrap replicates ``(B, n)``, mean over the repeats that all of them have.
 
     Cases are drawn as wholes. Noise in the bins adds to every gap, so that replicates lie too high by about what the
-    estimate itself does; they are moved to have the estimate as their mean.
+    estimate itself does; they are moved to have the estimate as their mean, those below 0 up to 0.
 
     Returns:
         None where the results are of a version that kept no sums of cases.
@@ -68,7 +68,7 @@ def ace_draws(results: Results, names: Sequence[str]) -> tuple[Floats, Floats] |
     means = clustered_means(tables, [results.clusters(r) for r in repeats], REPLICATES, _seed(results))
     own = mean_over(np.stack([_ace(table.mean(axis=0), len(names)) for table in tables]))
     drawn = mean_over(_ace(means, len(names)))
-    return own, drawn - np.nanmean(drawn, axis=0) + own
+    return own, np.maximum(drawn - np.nanmean(drawn, axis=0) + own, 0)
 
 
 def _seed(results: Results) -> int:

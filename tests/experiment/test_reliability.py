@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lightning_calib.experiment import layout
+from lightning_calib.experiment import layout, reliability
 from lightning_calib.experiment.reliability import ace_draws, reliability_curve
 from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.summary import leading, open_results, uncalibrated
@@ -64,6 +64,19 @@ def test_replicates_of_ace_are_those_of_plain_loops(results):
             parts += [slow_ace(np.sum(rows, axis=0))] if rows else []
         slow.append(np.mean(parts))
     assert drawn[:, 0].std() == pytest.approx(np.std(slow), rel=0.1)
+
+
+def test_replicates_of_ace_are_not_below_zero(results, monkeypatch):
+    def biased(tables, *rest):  # every other replicate has not one correct voxel
+        exact = np.stack([table.mean(axis=0) for table in tables])
+        wrong = exact.reshape(len(tables), -1, 3, 15).copy()
+        wrong[:, :, 2] = 0
+        return np.stack([exact, wrong.reshape(exact.shape)], axis=1)
+
+    monkeypatch.setattr(reliability, "clustered_means", biased)
+    own, drawn = ace_draws(results, ["ts(z)"])
+    assert drawn.max() - own > own  # moved down by as much, the other one would be below 0
+    assert drawn.min() == 0
 
 
 def test_classes_add_up(results):
