@@ -79,14 +79,14 @@ def conclusion(levels: Sequence[LevelCounts]) -> str:
 
 def _whole(counts: LevelCounts) -> str:
     """What a level that no part shares with another allows to say."""
-    level, tested = counts.level, counts.parts["test"][0]
+    level, tested = _named(counts.level), counts.parts["test"][0]
     if tested < ENOUGH:
         return (
-            f"No group ({level}) is in two parts, but test has only {tested}: fewer than {ENOUGH} allow no conclusion "
-            f"across groups ({level}), however many cases they have."
+            f"No group{level} is in two parts, but test has only {tested}: fewer than {ENOUGH} allow no conclusion "
+            f"across groups{level}, however many cases they have."
         )
     text = (
-        f"No group ({level}) is in two parts: scores on test are those of groups that no calibrator has seen, "
+        f"No group{level} is in two parts: scores on test are those of groups that no calibrator has seen, "
         f"and the unit that counts in intervals is the group, {tested} in test, not the case."
     )
     if counts.fitting < ENOUGH:
@@ -94,9 +94,14 @@ def _whole(counts: LevelCounts) -> str:
     return text
 
 
+def _named(level: str) -> str:
+    """A level in parentheses, unless it says no more than that these are groups."""
+    return "" if level == "group" else f" ({level})"
+
+
 def _torn(counts: LevelCounts) -> str:
     """What a level with groups in several parts does not allow to say."""
     return (
-        f"Cases of one group ({counts.level}) are in several parts: nothing follows for a new one, and scores may be "
+        f"Cases of one group{_named(counts.level)} are in several parts: nothing follows for a new one, and scores may be "
         f"too good (--group_level {counts.level} keeps them apart)."
     )

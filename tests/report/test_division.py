@@ -39,6 +39,12 @@ def test_too_few_groups_on_either_side_are_said():
     assert "cal and val have 4 together: too few to choose" in said(by_site(3, 1, 6))
 
 
+def test_a_level_without_a_name_of_its_own_is_not_named():
+    text = conclusion([count_groups("group", SITE, [by_site(4, 2, 4)])])
+    assert text.startswith("No group is in two parts, but test has only 4")
+    assert "(" not in text
+
+
 def test_a_coarser_level_that_is_torn_allows_nothing_across_it():
     split = {"cal": CASES[0::4] + CASES[1::4], "val": [], "test": CASES[2::4] + CASES[3::4]}
     text = said(split)
