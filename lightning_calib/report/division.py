@@ -102,6 +102,6 @@ def _named(level: str) -> str:
 def _torn(counts: LevelCounts) -> str:
     """What a level with groups in several parts does not allow to say."""
     return (
-        f"Cases of one group{_named(counts.level)} are in several parts: nothing follows for a new one, and scores may be "
-        f"too good (--group_level {counts.level} keeps them apart)."
+        f"Cases of one group{_named(counts.level)} are in several parts: nothing follows for a new one, and scores may "
+        f"be too good (--group_level {counts.level} keeps them apart)."
     )
