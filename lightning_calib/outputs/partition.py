@@ -20,6 +20,10 @@ _SHARES = {"cal": "0.5", "val": "0.2", "test": "0.3"}  # these fit whatever the 
 Size = int | float | list[str] | str | None
 
 
+class PartitionError(ValueError):
+    """A part would get no case."""
+
+
 class Sizes(NamedTuple):
     """How large the parts are; each a number, a share, a list of ids, a file of ids, or None for the rest."""
 
@@ -130,7 +134,7 @@ def make_split(
         if not parts[part] and (part == "cal" or wanted[part] not in (0, None, [])):
             few = len(store.case_ids) < len(PARTS)
             remedy = "add cases: it takes three, one for each part" if few else "make the other parts smaller"
-            raise ValueError(
+            raise PartitionError(
                 f"no case is left for {part} (asked for: {wanted[part]}) in {store.path} with "
                 f"{len(store.case_ids)} cases; {remedy}"
             )

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lightning_calib.experiment.plan import Experiment
 from lightning_calib.experiment.results import Results
-from lightning_calib.outputs.partition import Size
+from lightning_calib.outputs.partition import PartitionError, Size
 from lightning_calib.report.figures import series_figure
 from lightning_calib.report.inputs import Inputs
 from lightning_calib.report.section import Picture, Section
@@ -14,6 +15,7 @@ from lightning_calib.studies.scores import ScoreRow, panels
 
 _FACTORS = (0.1, 0.5, 1.0, 1.5, 2.0)  # of the run's own number: 5, 25, 50, 75, 100 where that is 50
 _NEAR = 0.2  # sizes that differ less from the run's own tell nothing
+_LEFT_OUT = "n = {} was left out: some part would get no case, since groups stay whole."
 _MOST = 2 / 3  # of the cases that are not for testing: the rest must do to choose hyperparameters
 
 
@@ -37,16 +39,31 @@ class CalibrationSize(RerunStudy):
         names, results = self.names(pipelines, PAPER_SUBSET), self.results
         reference = len(results.split(0)["cal"])
         chosen = default_sizes(sizes, reference, reference + len(results.split(0)["val"]))
-        test, found = self._test_size(), dict[int, Results]()
+        test, found, left_out = self._test_size(), dict[int, Results](), []
         for size in sorted({*chosen, reference}):
             protocol = self.changed(names, trials, cal=size, val=None, test=test)
-            for repeat in results.repeats:
-                if list(protocol.split(repeat).test) != sorted(results.split(repeat)["test"]):
-                    raise StudyError(
-                        f"repeat {repeat} would get other test cases than the run; give test a number there"
-                    )
+            try:
+                self._check(protocol)
+            except PartitionError as error:
+                if sizes is not None or size == reference:
+                    raise StudyError(str(error)) from error
+                left_out.append(size)
+                continue
             found[size] = self.rerun(f"n-{size}", protocol)
-        return self.conclude(found, chosen, reference, names)
+        return self.conclude(found, [size for size in chosen if size in found], reference, names, left_out=left_out)
+
+    def _check(self, protocol: Experiment) -> None:
+        """Refuse a size that would leave a part empty or change the test cases."""
+        for repeat in self.results.repeats:
+            split = protocol.split(repeat)
+            if not split.val:
+                raise PartitionError(f"no case is left for val of repeat {repeat} where cal has {len(split.cal)}")
+            if list(split.test) != sorted(self.results.split(repeat)["test"]):
+                raise StudyError(f"repeat {repeat} would get other test cases than the run; give test a number there")
+
+    def tell(self, facts: dict[str, Any]) -> list[str]:
+        """The sizes that could not be tried."""
+        return [_LEFT_OUT.format(size) for size in facts.get("left_out", [])]
 
     def _test_size(self) -> Size:
         """The size of ``test`` that leaves it as it is, whatever ``cal`` and ``val`` get."""
@@ -78,7 +95,7 @@ class CalibrationSize(RerunStudy):
             "gains, the validation set loses."
         )
         table = self.differences(f"Differences to n = {facts['reference']}.", names, "n = ")
-        notices = tuple(f"Failed: {text}" for text in facts["failures"])
+        notices = (*(f"Failed: {text}" for text in facts["failures"]), *self.tell(facts))
         picture = Picture("calibration-size", figure, caption, wide=True)
         return Section(self.key, self.title, lead, (picture,), (table,), notices)
 

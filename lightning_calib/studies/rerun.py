@@ -33,7 +33,7 @@ class RerunStudy(Study):
         return placed.run(executor=executor, display=self.display, logger=None)
 
     def conclude(
-        self, found: Mapping[int, Results], settings: Sequence[int], reference: int, names: Sequence[str]
+        self, found: Mapping[int, Results], settings: Sequence[int], reference: int, names: Sequence[str], **more: Any
     ) -> dict[str, Any]:
         """Write the scores under every setting, and their differences from the reference on the same test cases.
 
@@ -42,6 +42,7 @@ class RerunStudy(Study):
             settings: those to write.
             reference: what differences are taken from.
             names: the pipelines.
+            more: what else ``study.json`` is to hold.
 
         Returns:
             ``study.json``.
@@ -52,7 +53,7 @@ class RerunStudy(Study):
         self.save("deltas.csv", deltas, ScoreRow)
         failures = [f"{n}: {f.pipeline}, {f.place}" for n, held in found.items() for f in held.failures]
         facts = {"settings": list(settings), "reference": reference, "pipelines": list(names), "failures": failures}
-        return self.write(facts)
+        return self.write(facts | more)
 
     def differences(self, caption: str, names: Sequence[str], prefix: str) -> Table:
         """Differences of NLL and ECE with intervals."""

@@ -1,5 +1,7 @@
 """Numbers of calibration cases and of members: fits are reused, test cases stay, one member is one member."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_calib.experiment import jobs as running
@@ -8,6 +10,7 @@ from lightning_calib.experiment.results import Results
 from lightning_calib.experiment.rows import read_rows
 from lightning_calib.functional.pooling import pool
 from lightning_calib.outputs.manifest import StoreError
+from lightning_calib.outputs.partition import PartitionError
 from lightning_calib.outputs.store import OutputStore
 from lightning_calib.outputs.stored_cases import StoredCases
 from lightning_calib.studies import calibration_size
@@ -74,6 +77,25 @@ def test_other_numbers_of_cases_are_judged_on_the_same_test_cases(real, monkeypa
     )
     study(real, CalibrationSize).run(sizes=[1, 4], pipelines="ts(z),ms(z)")
     assert len(fits) == 4  # nothing is fitted twice
+
+
+def test_sizes_that_leave_a_part_empty_are_left_out_and_said(real, monkeypatch):
+    split = Experiment.split
+
+    def none_left(self, repeat):  # as where the only group that is left is larger than what is asked for
+        if self.cal == 2:
+            raise PartitionError("no case is left for cal")
+        found = split(self, repeat)
+        return replace(found, cal=found.cal + found.val, val=()) if self.cal == 1 else found
+
+    monkeypatch.setattr(Experiment, "split", none_left)
+    sized = study(real, CalibrationSize)
+    facts = sized.run(pipelines="ts(z)")
+    assert (facts["settings"], facts["left_out"]) == ([4], [1, 2])
+    assert sized.tell(facts)[0].startswith("n = 1 was left out: some part would get no case")
+    for size, part in ((1, "val"), (2, "cal")):
+        with pytest.raises(StudyError, match=f"no case is left for {part}"):
+            sized.run(sizes=[size], pipelines="ts(z)")
 
 
 def test_impossible_numbers_are_refused(real):
