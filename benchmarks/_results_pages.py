@@ -25,7 +25,7 @@ LIKE = {"massroads_crops": "roadseg", "hippocampus": "brats", "camvid": "citysca
 CONSTRAINTS: tuple[Preserve, ...] = ("order", "argmax", "none")
 FIGURES = (
     "answer",
-    "reliability-paper",
+    "reliability",
     "confidence",
     "comparisons",
     "selection",

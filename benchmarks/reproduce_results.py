@@ -45,7 +45,8 @@ def fill_pages(pages: Path, runs: Path, datasets: list[DataSet]) -> None:
         print(f"wrote {page}")
     if done:
         index = {"summary": summary_rows(done), "claims": claim_rows(done), "paper": beside_the_paper(done)}
-        index |= {"scale": table_in(Journal(runs / SCALE / "results").text("scale"))}
+        if table := table_in(Journal(runs / SCALE / "results").text("scale")):
+            index["scale"] = table
         write_page(pages / "index.md", lambda: index)
         print(f"wrote {pages / 'index.md'}")
 

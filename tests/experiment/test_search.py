@@ -195,7 +195,7 @@ def test_the_place_of_a_lost_trial_is_taken_again(tmp_path):
     queue = TrialQueue("study", 3, 0, SPACE, tmp_path / "j.log")
     points = list(_told(KeptTrials(3, 0, SPACE)))
     lost = queue.study.ask()
-    lost.set_user_attr(ABANDONED, OWNER, f"{socket.gethostname()}:{2**22 + 1}")
+    lost.set_user_attr(OWNER, f"{socket.gethostname()}:{2**22 + 1}")
     lost.set_user_attr("place", 0)
     assert list(_told(queue)) == points
     assert queue.study.trials[0].state == TrialState.FAIL
