@@ -38,9 +38,16 @@ def stored_voxels(data: StoredOutputsDataModule, part: Part) -> tuple[Tensor, Te
 def some_stored_voxels(outputs: str, count: int) -> tuple[Tensor, Tensor]:
     """Logits ``(C, n)`` and labels ``(n,)`` of the same random voxels of 30 cases whenever it is called."""
     data = StoredOutputsDataModule(outputs, pooling="z", cal=30, val=0, test=None, cache=False)
-    logits, target = stored_voxels(data, "cal")
-    chosen = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[:count]
-    return logits[chosen].T.contiguous(), target[chosen]
+    logits, target = some(*stored_voxels(data, "cal"), count)
+    return logits.T.contiguous(), target
+
+
+def some(logits: Tensor, target: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
+    """Logits ``(n, C)`` and labels of at most so many voxels at random, the same whenever it is called."""
+    if most is None or len(target) <= most:
+        return logits, target
+    chosen = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[:most]
+    return logits[chosen], target[chosen]
 
 
 class MappedImages:

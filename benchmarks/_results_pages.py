@@ -249,5 +249,13 @@ def fenced(text: str, language: str = "text") -> str:
 
 
 def write_page(page: Path, blocks: Callable[[], dict[str, str]]) -> None:
-    """Fill a page of the docs."""
-    write_text(page, fill(page.read_text(encoding="utf-8"), blocks()))
+    """Fill a page of the docs.
+
+    Raises:
+        ValueError: where the page has no place for a block.
+    """
+    try:
+        filled = fill(page.read_text(encoding="utf-8"), blocks())
+    except ValueError as error:
+        raise ValueError(f"{page}: {error}; nuclei.md has the marks of all blocks of a data set") from error
+    write_text(page, filled)

@@ -8,7 +8,7 @@ import time
 import warnings
 
 import torch
-from _fitting_data import stored_voxels
+from _fitting_data import some, stored_voxels
 from _measure import markdown, measure
 from _peers import PEERS, LogProbs
 from jsonargparse import auto_cli
@@ -31,15 +31,6 @@ def scores(log_probs: Tensor, target: Tensor) -> tuple[float, float]:
     bins = (confidence * BINS).long().clamp(max=BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, confidence - correct)
     return nll, float(gaps.abs().sum() / len(target))
-
-
-def some(voxels: tuple[Tensor, Tensor], most: int | None) -> tuple[Tensor, Tensor]:
-    """Logits ``(n, C)`` and labels of at most so many voxels, the same whenever it is called."""
-    logits, target = voxels
-    if most is None or len(target) <= most:
-        return voxels
-    chosen = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[:most].sort().values
-    return logits[chosen], target[chosen]
 
 
 def ours(name: str, logits: Tensor, target: Tensor) -> LogProbs:
@@ -81,8 +72,8 @@ def main(
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     data = StoredOutputsDataModule(outputs, pooling, repeat, cal, val, test, group_aware=group_aware)
-    logits, target = some(stored_voxels(data, "cal"), voxels)
-    held_out, held_out_target = some(stored_voxels(data, "test"), voxels)
+    logits, target = some(*stored_voxels(data, "cal"), voxels)
+    held_out, held_out_target = some(*stored_voxels(data, "test"), voxels)
     print(f"{outputs}, {pooling}: {len(target):,} voxels of {logits.shape[1]} classes to fit, ", end="")
     print(f"{len(held_out_target):,} to score, {torch.get_num_threads()} threads")
     before = held_out.argmax(1)

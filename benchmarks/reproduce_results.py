@@ -35,20 +35,31 @@ def work(dataset: DataSet, place: Place, stages: list[Stage]) -> list[str]:
     return failed
 
 
-def fill_pages(pages: Path, runs: Path, datasets: list[DataSet]) -> None:
-    """Write the blocks of the pages of data sets that are done, and of the index over all that are."""
+def fill_pages(pages: Path, runs: Path, datasets: list[DataSet]) -> list[str]:
+    """Write the blocks of the pages of data sets that are done, and of the index over all that are; what failed."""
     done = {dataset.name: runs / dataset.name for dataset in DATASETS if (runs / dataset.name / "report").is_dir()}
+    wanted = {}
     for dataset in (dataset for dataset in datasets if dataset.name in done):
         page = pages / f"{PAGES.get(dataset.name, dataset.name)}.md"
         run, pictures = done[dataset.name], pages.parent / "images" / page.stem
-        write_page(page, lambda d=dataset, r=run, to=pictures: dataset_blocks(d, r, Journal(r / "results"), to))
-        print(f"wrote {page}")
+        wanted[page] = lambda d=dataset, r=run, to=pictures: dataset_blocks(d, r, Journal(r / "results"), to)
     if done:
-        index = {"summary": summary_rows(done), "claims": claim_rows(done), "paper": beside_the_paper(done)}
-        if table := table_in(Journal(runs / SCALE / "results").text("scale")):
-            index["scale"] = table
-        write_page(pages / "index.md", lambda: index)
-        print(f"wrote {pages / 'index.md'}")
+        wanted[pages / "index.md"] = lambda: index_blocks(done, Journal(runs / SCALE / "results"))
+    failed = []
+    for page, blocks in wanted.items():
+        try:
+            write_page(page, blocks)
+            print(f"wrote {page}")
+        except ValueError as error:
+            failed.append(str(error))
+    return failed
+
+
+def index_blocks(done: dict[str, Path], scale: Journal) -> dict[str, str]:
+    """All blocks of the index; the table of scale where it is there."""
+    index = {"summary": summary_rows(done), "claims": claim_rows(done), "paper": beside_the_paper(done)}
+    table = table_in(scale.text("scale"))
+    return index | ({"scale": table} if table else {})
 
 
 def main(
@@ -89,7 +100,7 @@ def main(
     if "scale" in stages and not Journal(place.runs / SCALE / "results").do(scale_step(place, scale_cases)):
         failed.append(f"{SCALE}: scale")
     if pages is not None:
-        fill_pages(pages, place.runs, chosen)
+        failed += fill_pages(pages, place.runs, chosen)
     for text in failed:
         print(f"failed: {text}", file=sys.stderr)
     sys.exit(bool(failed))

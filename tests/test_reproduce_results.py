@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import _results_journal
 import _results_pages
 import publish_outputs
+import reproduce_results
 from _results_plan import DATASETS, STAGES, Place, Step, scale_step, steps
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +85,19 @@ def test_blocks_are_replaced_and_all_else_stays():
     assert _results_pages.fill(once, {"x": "new"}) == once
     with pytest.raises(ValueError, match="lacks <!-- y -->"):
         _results_pages.fill(page, {"y": "new"})
+
+
+def test_a_page_without_marks_fails_by_its_name_and_the_others_are_written(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce_results, "summary_rows", lambda done: ", ".join(done))  # this run chose by val alone
+    hippocampus, index = tmp_path / "docs" / "hippocampus.md", tmp_path / "docs" / "index.md"
+    marks = "".join(f"<!-- {name} -->\n<!-- end of {name} -->\n" for name in ("summary", "claims", "paper"))
+    hippocampus.parent.mkdir()
+    hippocampus.write_text("old words\n")
+    index.write_text(marks)
+    (failure,) = reproduce_results.fill_pages(hippocampus.parent, finished.parent, [DATASETS[0]])
+    assert failure.startswith(f"{hippocampus}: the page lacks <!-- commands -->")
+    assert hippocampus.read_text() == "old words\n"
+    assert "Ensembles segment better" in index.read_text()
 
 
 def test_paths_are_shown_as_a_reader_would_type_them():

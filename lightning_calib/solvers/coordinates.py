@@ -25,8 +25,8 @@ class Coordinates:
 
     Attributes:
         small: whether the Hessian is small however many classes there are.
-        by_rows: whether products with the Hessian are worth a preconditioner by rows: there are no bounds, which would
-            ask for another factorisation with every change of what is at them.
+        by_rows: whether large Hessians are worth a preconditioner by rows: there are no bounds, which would ask for
+            another factorisation with every change of what is at them.
         width: numbers that are kept of a voxel, ``R``.
         values: numbers of a voxel that a step works with.
         lower: bounds from below ``(P,)``, infinite where there is none.
@@ -82,7 +82,7 @@ class Coordinates:
         return self.pullback_squares(moments.expand(self.num_classes, -1)) / self.num_classes
 
     def rows(self) -> Tensor:
-        """Places ``(C, K)`` of the coordinates that give each class its score."""
+        """Places ``(C, K)`` of the coordinates that give each class its score, for those that are ``by_rows``."""
         return torch.arange(self.size).view(self.num_classes, -1)
 
     def seen_by_rows(self, features: Tensor) -> Tensor:

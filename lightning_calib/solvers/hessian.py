@@ -91,7 +91,7 @@ class DenseHessian:
 
 
 class ProductHessian:
-    """No entries, only products with vectors, solved by conjugate gradients with a block preconditioner.
+    """No entries, only products with vectors, solved by preconditioned conjugate gradients.
 
     Args:
         model: the model.
@@ -133,7 +133,7 @@ class ProductHessian:
         self.updates += [(-image, image / (step @ image)), (change, change / (step @ change))]
 
     def solve(self, free: Tensor, right: Tensor) -> Tensor:
-        """Conjugate gradients on the free coordinates, until a tenth of the residual is left in the blocks' metric.
+        """Conjugate gradients on the free coordinates, to a tenth of the residual in the preconditioner's metric.
 
         Its length in the coordinates themselves would be that of the steepest of them, and stay where rounding in
         float32 leaves it.
@@ -190,11 +190,10 @@ class RowBlocks:
         scale = blocks.diagonal(dim1=1, dim2=2).clamp(min=TINY).rsqrt()
         wanted = diagonal[self.rows].sqrt().float()
         blocks *= (1 - LIFT) * (scale * wanted).unsqueeze(1) * (scale * wanted).unsqueeze(2)
-        blocks.diagonal(dim1=1, dim2=2).copy_(diagonal[self.rows])
         self.blocks = blocks
 
     def inverse(self, damping: Tensor | float) -> Callable[[Tensor], Tensor]:
-        """What divides a vector ``(P,)`` by the blocks, with damping on the diagonal."""
+        """What divides a vector ``(P,)`` by the blocks, with the whole diagonal and damping on theirs."""
         diagonal, common = self.diagonal + damping, (self.common + damping)[self.rows].sum(0)
         blocks = self.blocks.clone()
         blocks.diagonal(dim1=1, dim2=2).copy_(diagonal[self.rows])
