@@ -97,7 +97,7 @@ def test_a_page_without_marks_fails_by_its_name_and_the_others_are_written(finis
     (failure,) = reproduce_results.fill_pages(hippocampus.parent, finished.parent, [DATASETS[0]])
     assert failure.startswith(f"{hippocampus}: the page lacks <!-- commands -->")
     assert hippocampus.read_text() == "old words\n"
-    assert "Ensembles segment better" in index.read_text()
+    assert "| claim | hippocampus |" in index.read_text()
 
 
 def test_paths_are_shown_as_a_reader_would_type_them():
